@@ -138,14 +138,8 @@ lockstep_error* lockstep_communicator_mesh(lockstep_communicator* communicator, 
       if (names[i] == nullptr) return NullArgument("names[i]");
       grid.push_back({names[i], sizes[i]});
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<lockstep::Mesh> mesh,
-                              lockstep::Mesh::Create(communicator->get(), grid));
-    std::vector<std::unique_ptr<lockstep_communicator>> lines;
-    for (const lockstep::MeshDimension& dimension : grid) {
-      LOCKSTEP_ASSIGN_OR_RETURN(auto line, mesh->Take(dimension.name));
-      lines.push_back(PartOf(*communicator, std::move(line)));
-    }
-    for (size_t i = 0; i < dimensions; ++i) out_communicators[i] = lines[i].release();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto lines, lockstep::SplitIntoMesh(communicator->get(), grid));
+    for (size_t i = 0; i < dimensions; ++i) out_communicators[i] = PartOf(*communicator, std::move(lines[i])).release();
     return absl::OkStatus();
   });
 }

@@ -1,7 +1,7 @@
-// Byte objects: collectives of strings whose sizes the ranks need not know beforehand. Sizes first, then bytes.
+// Byte objects: collectives of strings whose sizes the ranks need not know beforehand. They exchange sizes first, then bytes.
 //
-// Blocking and collective. For set-up and small things: configurations, seeds, checksums. An object may be empty, and at
-// most 1 GiB: a size beyond that is INVALID_ARGUMENT on every rank rather than an allocation.
+// Blocking and collective. For set-up and small things: configurations, seeds, checksums. An object may be empty.
+// ERRORS  INVALID_ARGUMENT on every rank when an object is larger than 1 GiB. Nothing is allocated for it.
 
 #ifndef COMM_BYTE_OBJECTS_H_
 #define COMM_BYTE_OBJECTS_H_
@@ -24,6 +24,28 @@ absl::StatusOr<std::vector<std::string>> GatherBytes(Communicator* communicator,
 
 // The same on every rank.
 absl::StatusOr<std::vector<std::string>> AllGatherBytes(Communicator* communicator, const std::string& bytes);
+
+// ---- Comparing the results of all ranks, for set-ups that either all ranks do or none. The answer is the same on every rank. When the
+// communicator itself fails, its error is returned.
+
+// Whether the error only says that this way does not work for these ranks: UNAVAILABLE, FAILED_PRECONDITION or UNIMPLEMENTED.
+// Another way may work.
+bool IsRefusal(const absl::Status& status);
+
+// One rank's error: the first that is no refusal; if all are refusals, the first.
+struct RankError {
+  int rank = -1;  // -1: no rank has an error
+  absl::Status status;
+};
+
+absl::StatusOr<RankError> CompareResults(Communicator* communicator, const absl::Status& mine);
+
+// OK if every rank's `mine` is OK. Otherwise this rank's own error, or UNAVAILABLE naming a rank that has one.
+absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& mine);
+
+// OK if every rank gives the same text, which describes the calls that it is about to make. Otherwise FAILED_PRECONDITION, with the
+// texts of all ranks.
+absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine);
 
 }  // namespace lockstep
 

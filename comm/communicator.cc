@@ -1,5 +1,8 @@
 #include "comm/communicator.h"
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -68,6 +71,20 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(
 
 absl::Status Communicator::MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>*) {
   return absl::UnimplementedError("monitored barriers need a control channel");
+}
+
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("a buffer of 0 bytes");
+  if (const std::string why = WhyNoMemory(bytes); !why.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("allocate ", bytes, " bytes: ", why));
+  }
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("allocate ", bytes, " bytes: ", ErrnoStatus(errno, "mmap").message()));
+  }
+  return std::make_unique<SymmetricBuffer>(static_cast<char*>(data), bytes, /*shared=*/false,
+                                           [data, bytes] { munmap(data, bytes); });
 }
 
 }  // namespace lockstep

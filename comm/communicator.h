@@ -6,31 +6,32 @@
 // builds checked requests from tensors.
 //
 // Thread-safe. Every rank makes the same calls in the same order with equal counts, dtypes, ops and roots. A difference is
-// FAILED_PRECONDITION with the same text on every rank that has not finished, and at the next call on the others; the
-// communicator is over then. In checked mode it is found before anything moves, and the communicator stays usable.
+// FAILED_PRECONDITION with the same text on every rank: in the call that has not finished, or in the next one. The communicator
+// is over then. In checked mode a difference is found before anything moves, and the communicator stays usable.
 //
-// Groups. Between StartGroup and EndGroup the calls of that thread are collected: Start returns a Work that is not under way
-// yet, Run and Send and Receive return at once, and EndGroup launches all together, so that nothing in it waits for anything
-// else in it. Groups nest; the outermost end launches. When a call is refused, it says so, the end says it again, and
-// nothing is launched. Waiting inside for a Work of the group is FAILED_PRECONDITION, as a group without its end is at
-// destruction.
+// Groups. Between StartGroup and EndGroup the calls of that thread are collected. Start returns a Work that is not under way
+// yet; Run, Send and Receive return at once. EndGroup launches all of them together, so that no call of the group waits for
+// another. Groups nest; the outermost end launches. A call that is refused returns its error, EndGroup returns it again, and
+// nothing is launched. Waiting inside the group for one of its Works is FAILED_PRECONDITION. So are the calls of a group that was
+// never ended, when the communicator is destroyed.
 //
-// Messages. Send and Receive are beside the collectives, on a lane of their own: neither waits for the other. Messages from one
-// rank with one tag are received in the order in which they were sent. A small one (64 KiB) is sent whether or not anybody
-// receives it, until a MiB from this rank waits there; a larger one, and everything then, moves when it is received.
+// Messages. Send and Receive have a lane of their own beside the collectives: neither waits for the other. Messages from one
+// rank with one tag are received in the order in which they were sent. A small message (up to 64 KiB) is sent whether or not
+// anybody receives it, until a MiB from this rank waits there. Larger messages, and all once that limit is reached, move when
+// they are received.
 //
 // Memory. Allocate gives memory that ranks which share a host map. A collective whose buffers all lie in it is direct: each rank reads
-// its peers' inputs and writes their outputs. Whether they do is part of the call: on all ranks or on none. Between the first rank's
-// call and the last rank's return the buffers are everybody's. (Ordinary calls, wherever the buffers lie: an all-to-all in place or
-// with counts, and a reduce, reduce-scatter or reduce-scatter-v with a factor.) Between hosts, the allocator's memory is registered with
-// a network device once, and other buffers for each message.
+// its peers' inputs and writes their outputs. Whether the buffers lie there is part of the call: on all ranks or on none. From the
+// first rank's call to the last rank's return, any rank may access the buffers. Some calls are ordinary wherever the buffers lie: an
+// all-to-all in place or with counts, and a reduce, reduce-scatter or reduce-scatter-v with a factor. Between hosts, the allocator's
+// memory is registered with a network device once, other buffers for each message.
 //
-// Devices. Every communicator takes buffers on the host; one that was made for a device (comm/device/device_communicator.h) takes
-// buffers on that device, too, all of one call in one place. Elsewhere they are INVALID_ARGUMENT.
+// Devices. Every communicator takes buffers on the host. One that was made for a device (comm/device/device_communicator.h) also takes
+// buffers on that device. All buffers of one call are in one place. Any other place is INVALID_ARGUMENT.
 //
-// Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations complete with
-// the same error and so do later calls: status() tells it. A new communicator over the survivors may be made in the
-// same processes.
+// Failure. When a rank dies, stops answering, aborts, or an operation's deadline passes, every rank's operations and later calls
+// complete with the same error, which status() returns. A new communicator over the survivors may be made in the same
+// processes.
 
 #ifndef COMM_COMMUNICATOR_H_
 #define COMM_COMMUNICATOR_H_
@@ -65,14 +66,14 @@ struct CollectiveRequest {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Rank root;
-  // Elements of the whole vector: where each rank has a block of it (all-gather, reduce-scatter, gather, scatter), all
-  // blocks together; for all-to-all the whole input. Those are multiples of the world's size unless `counts` are given.
+  // Elements of the whole vector. Where each rank has a block of it (all-gather, reduce-scatter, gather, scatter): of all
+  // blocks together. For all-to-all: of the whole input. These are multiples of the world's size unless `counts` are given.
   size_t count = 0;
   // The v-forms of those five: elements of each rank's block, which lie one behind the other in rank order. Empty: equal
   // blocks. They add up to `count` and, but for all-to-all, are equal on all ranks. Borrowed until the call returns.
   absl::Span<const int64_t> counts;
-  // All-to-all with counts: `counts` go to each rank, and these come from each. Ranks know only their own; for each pair they
-  // must fit together. Borrowed likewise.
+  // All-to-all with counts: `counts` elements go to each rank, `output_counts` come from each. A rank gives only its own; both
+  // ranks of a pair must agree. Borrowed until the call returns.
   absl::Span<const int64_t> output_counts;
   // all-gather, gather: one block. broadcast, scatter: the root's vector, ignored elsewhere.
   const void* input = nullptr;
@@ -80,14 +81,14 @@ struct CollectiveRequest {
   void* output = nullptr;
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
-  std::chrono::milliseconds timeout{0};  // of the operation, which it aborts on every rank; 0: the communicator's
+  std::chrono::milliseconds timeout{0};  // after it the operation is aborted on every rank; 0: the communicator's
   // The thread that executes it shares its core with computation: it sleeps rather than polls while nothing moves.
   bool background = false;
-  bool by_holder = false;  // of whoever holds the communicator: see Hold
+  bool by_holder = false;  // the caller holds the communicator: see Hold
   DeviceId device;         // where the buffers are
 };
 
-// What most calls name. In place, `output` is `input`.
+// A request with the fields that most calls set. In place, `output` is `input`.
 inline CollectiveRequest MakeRequest(Collective collective, DType dtype, size_t count, const void* input,
                                      void* output) {
   CollectiveRequest request;
@@ -117,30 +118,30 @@ struct ReceiveRequest {
   int64_t tag = kAnyTag;
   void* data = nullptr;
   size_t bytes = 0;             // room; a longer message is FAILED_PRECONDITION for both sides and is lost
-  MessageInfo* info = nullptr;  // written when the work is done well, as the work has it; may be null
+  MessageInfo* info = nullptr;  // written on success, equal to Work::message(); may be null
   std::chrono::milliseconds timeout{0};
   DeviceId device;
 };
 
-// What communicators for the host alone say of buffers elsewhere: INVALID_ARGUMENT.
+// INVALID_ARGUMENT for buffers that are not on the host: the check of communicators for the host alone.
 absl::Status CheckOnHost(DeviceId device);
 
-// INVALID_ARGUMENT for a peer or a tag that cannot be, in a world of this size.
+// INVALID_ARGUMENT for a peer or a tag that is not valid in a world of this size.
 absl::Status CheckMessage(const SendRequest& request, int size);
 absl::Status CheckMessage(const ReceiveRequest& request, int size);
 
-// A collective that is set up once and started as often as wanted, without an allocation: see Communicator::Prepare. Used by
-// one thread at a time. Destroying it neither waits nor cancels: a started collective goes on.
+// A collective that is set up once and started any number of times, without an allocation: see Communicator::Prepare. One thread
+// at a time. Destroying it neither waits nor cancels: a started collective goes on.
 class PreparedCollective {
  public:
   virtual ~PreparedCollective() = default;
   PreparedCollective(const PreparedCollective&) = delete;
   PreparedCollective& operator=(const PreparedCollective&) = delete;
 
-  // Like Communicator::Run and Start, whose errors it has. FAILED_PRECONDITION while the last start is not done.
+  // Like Communicator::Run and Start, with the same errors. FAILED_PRECONDITION while the last start is not done.
   virtual absl::Status Run() = 0;
   virtual absl::Status Start() = 0;
-  // Of the last start, as Work has them; before the first one, done.
+  // Of the last start, like those of Work. Before the first start: done.
   virtual bool done() const = 0;
   virtual absl::Status Wait(Deadline deadline) = 0;
   virtual void OnComplete(CompletionCallback callback) = 0;
@@ -157,17 +158,18 @@ class Communicator {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  // The number of one of its ranks in the world that it is a subgroup of.
+  // The world's number of one of this communicator's ranks.
   virtual Rank WorldRank(Rank rank) const { return rank; }
 
-  // Whose memory collectives take beside the host's; null where there is none. It outlives this.
+  // The device whose memory collectives take beside the host's; null where there is none. It outlives this.
   virtual Device* accelerator() const { return nullptr; }
-  // The communicator of NCCL's that collectives on device() go over, an ncclComm_t, borrowed. FAILED_PRECONDITION where they do not go by
-  // NCCL; what status() is once it has failed.
+  // NCCL's communicator (ncclComm_t) for collectives on device(). Borrowed.
+  // ERRORS  FAILED_PRECONDITION  this communicator does not use NCCL
+  //         status()             it has failed
   virtual absl::StatusOr<void*> NcclHandle() const {
     return absl::FailedPreconditionError("tensors of this communicator do not travel by NCCL");
   }
-  // Whether it looks, in checked mode, if buffers are where calls say (CheckPointer).
+  // Whether checked mode also checks that buffers are where calls say (CheckPointer).
   virtual bool checks_pointers() const { return false; }
   DeviceId device() const { return accelerator() == nullptr ? DeviceId() : accelerator()->id(); }
 
@@ -177,18 +179,18 @@ class Communicator {
   // Starts the collective and returns; in checked mode, once all ranks have called. On an error nothing was started.
   virtual absl::StatusOr<Work> Start(const CollectiveRequest& request) = 0;
 
-  // Sets the collective up to be started many times with the same buffers and counts. The communicator outlives what is
-  // returned. Not collective: ranks may prepare and start in any form.
+  // Sets the collective up to be started many times with the same buffers and counts. The communicator outlives the result.
+  // Not collective: other ranks may make the same calls without Prepare.
   virtual absl::StatusOr<std::unique_ptr<PreparedCollective>> Prepare(const CollectiveRequest& request) = 0;
 
-  // See "Groups" above. The work that EndGroup returns is done when all calls of the group are, with the first error of
-  // any; a nested end returns the same work as the outermost. FAILED_PRECONDITION when this thread has no group open, or at
-  // the start when another thread has one.
+  // See "Groups" above. EndGroup's work is done when all calls of the group are; its result is the first error of any. A nested
+  // end returns the same work as the outermost. FAILED_PRECONDITION from EndGroup when this thread has no group open, from
+  // StartGroup when another thread has one.
   virtual absl::Status StartGroup() = 0;
   virtual absl::StatusOr<Work> EndGroup() = 0;
   // Whether this thread has a group open.
   virtual bool InGroup() const = 0;
-  // Returns `refusal`, an error. The end of the group that this thread has open, if any, says it again and launches nothing.
+  // Returns `refusal`, an error. If this thread has a group open, its end returns the error again and launches nothing.
   virtual absl::Status Refuse(const absl::Status& refusal) = 0;
 
   // See "Messages" above.
@@ -218,12 +220,11 @@ class Communicator {
   // Memory on device() for collectives there, in which they are fastest. Otherwise as Allocate, but its contents are undefined.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes);
 
-  // Executes the collective in the order of a stream: after what was enqueued before, before what is enqueued later. An error
-  // returned means that nothing was enqueued and `done` will not be called.
-  // `before`, unless null, is called directly before the collective.
-  // On a stream of the host (buffers there, too) by the stream's own thread: it calls both, `done` gets the result, and the stream
-  // itself takes no error from it. The request's counts stay borrowed until then.
-  // On a stream of device() both are called before this returns, `done` once all is issued; a failure after that is status()'s to tell.
+  // Executes the collective in the order of a stream: after what was enqueued before, before what is enqueued later. After an
+  // error nothing was enqueued and `done` will not be called. `before`, unless null, is called directly before the collective.
+  // THREADS  on a stream of the host, with buffers there: the stream's own thread executes the collective and calls both. `done` gets
+  //          the result; the stream itself gets no error. The request's counts stay borrowed until then.
+  //          on a stream of device(): both are called before this returns, `done` once all is issued. status() returns later failures.
   virtual absl::Status Enqueue(const CollectiveRequest& request, Stream* stream, absl::AnyInvocable<void()> before,
                                absl::AnyInvocable<void(const absl::Status&)> done);
   absl::Status Enqueue(const CollectiveRequest& request, Stream* stream,
@@ -231,10 +232,11 @@ class Communicator {
     return Enqueue(request, stream, nullptr, std::move(done));
   }
 
-  // From Hold to Release the order of collectives is the holder's affair: those of others (CollectiveRequest::by_holder is not set) and
-  // what else is collective (Split, Allocate) are FAILED_PRECONDITION, before anything is issued. What was enqueued on a stream or
-  // put into a group before goes on, and messages are free. `holder` names it in errors, and is a literal. False: it is held already.
-  // THREADS  any; Release by whoever holds it.
+  // From Hold to Release only the holder may call collectives. Those of others (CollectiveRequest::by_holder is not set), Split and
+  // Allocate are FAILED_PRECONDITION, before anything is issued. What was enqueued on a stream or put into a group before goes on;
+  // messages are not affected. `holder` is a literal that names the holder in errors.
+  // RETURNS  false if it is held already
+  // THREADS  any; Release by the holder
   virtual bool Hold(const char* holder) {
     const char* nobody = nullptr;
     return holder_.compare_exchange_strong(nobody, holder, std::memory_order_relaxed);
@@ -244,26 +246,26 @@ class Communicator {
   // OK, or UNIMPLEMENTED for what this back end cannot do.
   virtual absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const = 0;
 
-  // Whether Enqueue on a stream of device() may be part of a CUDA graph that is being captured, and repeated with it. If not,
-  // FAILED_PRECONDITION and why. Of a repetition nothing is known here: it has no deadline and no flight record.
+  // Whether Enqueue on a stream of device() may be part of a CUDA graph that is being captured. If not, FAILED_PRECONDITION and why.
+  // A repetition of the graph has no deadline and no flight record: it is not seen here.
   virtual absl::Status CanCapture() const;
 
-  // OK while usable, else why not.
+  // OK while the communicator is usable, else why it is not.
   virtual absl::Status status() const = 0;
 
   // Fails everything in flight and to come, on every rank, with ABORTED and this reason.
   virtual void Abort(const std::string& reason) = 0;
 
-  // This rank leaves, as the destructor does: what is in flight ends with CANCELLED here and with ABORTED on the other ranks. With
-  // nothing in flight they may still finish what this rank has finished; what they call beyond that is ABORTED and names this rank.
-  // Every later call here is CANCELLED, as status() is, also of what was made of this communicator, but for its subgroups. Waits for no
-  // peer. Idempotent.
+  // This rank leaves, as in the destructor. Operations in flight end with CANCELLED here and with ABORTED on the other ranks. If
+  // nothing is in flight here, the others may still finish what this rank has finished; their calls beyond that are ABORTED and name
+  // this rank. Here status() and every later call are CANCELLED, also of what was made of this communicator, except its subgroups.
+  // Waits for no peer. Idempotent.
   void Leave() {
     left_.store(true, std::memory_order_relaxed);
     OnLeave();
-    Release();  // whoever held it: that it has been left is what later calls are told
+    Release();  // later calls fail because it was left, not because it is held
   }
-  // Relaxed: who needs more asks for status().
+  // Relaxed; status() is exact.
   bool left() const { return left_.load(std::memory_order_relaxed); }
 
   // Posted messages: short texts that ranks leave for each other under a topic, beside the data (see ControlChannel); not those of
@@ -272,15 +274,15 @@ class Communicator {
   virtual absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
                                                                                   Deadline deadline) = 0;
 
-  // A barrier with a timeout of its own (0: the communicator's) that says who has not come. For all ranks, in the same order among
-  // such barriers; collectives and groups have nothing to do with it, and what is in flight is not waited for. It takes two messages
-  // by the coordinator, tens of microseconds.
-  // RETURNS  OK once all ranks have called it.
-  // ERRORS   DEADLINE_EXCEEDED when the first who waits has waited its timeout. Its message names the ranks that had not come, and
-  //          `missing` (may be null) gets them: the same on every rank, those included that come to it later. The communicator
-  //          stays usable, and the next one begins anew. Without the list when the coordinator does not answer.
-  //          What status() tells when the communicator has failed: a rank's death ends the wait at once.
-  //          UNIMPLEMENTED without a control channel.
+  // A barrier with a timeout of its own (0: the communicator's) that names the ranks which have not come. All ranks call it, in the
+  // same order among such barriers. It is independent of collectives and groups, and does not wait for what is in flight.
+  // RETURNS  OK once all ranks have called it
+  // ERRORS   DEADLINE_EXCEEDED  the first rank that waits has waited its timeout. The message names the missing ranks, and `missing`
+  //                             (may be null) gets them: the same on every rank, also on those that come later. There is no list
+  //                             when the coordinator does not answer. The communicator stays usable; the next barrier begins anew.
+  //          status()           the communicator has failed: a rank's death ends the wait at once
+  //          UNIMPLEMENTED      there is no control channel
+  // COST     two messages through the coordinator, tens of microseconds
   virtual absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing);
 
   // For people: the flight records, oldest first, and how the ranks are connected and why.
@@ -290,7 +292,7 @@ class Communicator {
  protected:
   Communicator() = default;
 
-  // What every call begins with that is one of those which Hold speaks of.
+  // The first check of every call that Hold restricts.
   absl::Status CheckHeld(bool by_holder) const {
     const char* const holder = holder_.load(std::memory_order_relaxed);
     return holder == nullptr || by_holder ? absl::OkStatus() : HeldError(holder);
@@ -300,7 +302,7 @@ class Communicator {
   virtual void OnLeave() = 0;
   static absl::Status HeldError(const char* holder);
 
-  std::atomic<const char*> holder_{nullptr};  // says nothing about other memory
+  std::atomic<const char*> holder_{nullptr};  // relaxed: orders no other memory
   std::atomic<bool> left_{false};
 };
 

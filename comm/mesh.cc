@@ -1,6 +1,7 @@
 #include "comm/mesh.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -41,8 +42,8 @@ absl::Status Check(absl::Span<const MeshDimension> dimensions, int ranks) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Create(Communicator* communicator,
-                                                   absl::Span<const MeshDimension> dimensions) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitIntoMesh(Communicator* communicator,
+                                                                         absl::Span<const MeshDimension> dimensions) {
   LOCKSTEP_RETURN_IF_ERROR(Check(dimensions, communicator->size()));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> given, AllGatherBytes(communicator, ToString(dimensions)));
   for (size_t rank = 1; rank < given.size(); ++rank) {
@@ -50,42 +51,18 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Create(Communicator* communicator,
     return absl::FailedPreconditionError(
         absl::StrCat("mesh: rank 0 gives ", given[0], " and rank ", rank, " gives ", given[rank]));
   }
-  std::unique_ptr<Mesh> mesh(new Mesh(dimensions));
-  mesh->coordinates_.resize(dimensions.size());
-  int rest = communicator->rank().value();
-  for (size_t i = dimensions.size(); i-- > 0;) {
-    mesh->coordinates_[i] = rest % dimensions[i].size;
-    rest /= dimensions[i].size;
-  }
+  std::vector<std::unique_ptr<Communicator>> lines;
+  const int rank = communicator->rank().value();
   int stride = communicator->size();
-  for (size_t i = 0; i < dimensions.size(); ++i) {
-    stride /= dimensions[i].size;
+  for (const MeshDimension& dimension : dimensions) {
+    stride /= dimension.size;
+    const int coordinate = rank / stride % dimension.size;
     // The rank of the line's first cell tells it from the others.
-    const int first = communicator->rank().value() - mesh->coordinates_[i] * stride;
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> line, communicator->Split(first, mesh->coordinates_[i]));
-    mesh->lines_.push_back(std::move(line));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> line,
+                              communicator->Split(rank - coordinate * stride, coordinate));
+    lines.push_back(std::move(line));
   }
-  return mesh;
-}
-
-absl::StatusOr<size_t> Mesh::Find(absl::string_view dimension) const {
-  for (size_t i = 0; i < dimensions_.size(); ++i) {
-    if (dimensions_[i].name != dimension) continue;
-    if (lines_[i] != nullptr) return i;
-    return absl::FailedPreconditionError(absl::StrCat("mesh: the communicator along '", dimension, "' was taken"));
-  }
-  return absl::NotFoundError(
-      absl::StrCat("mesh: no dimension is called '", dimension, "'; it is ", ToString(dimensions_)));
-}
-
-absl::StatusOr<Communicator*> Mesh::Along(absl::string_view dimension) const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const size_t index, Find(dimension));
-  return lines_[index].get();
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> Mesh::Take(absl::string_view dimension) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const size_t index, Find(dimension));
-  return std::move(lines_[index]);
+  return lines;
 }
 
 }  // namespace lockstep

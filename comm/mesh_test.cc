@@ -3,12 +3,10 @@
 #include "comm/mesh.h"
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
@@ -23,7 +21,6 @@ namespace lockstep {
 namespace {
 
 using ::lockstep::testing::LoopbackWorld;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
@@ -32,24 +29,20 @@ TEST(Mesh, HasACommunicatorForEachLine) {
   LoopbackWorld world(12);
   world.Run([](Communicator& self) {
     const std::vector<MeshDimension> dimensions = {{"dp", 2}, {"pp", 3}, {"tp", 2}};
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Mesh> mesh, Mesh::Create(&self, dimensions));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto lines, SplitIntoMesh(&self, dimensions));
     const int rank = self.rank().value();
-    EXPECT_THAT(mesh->coordinates(), ElementsAre(rank / 6, rank / 2 % 3, rank % 2));
-    const int strides[] = {6, 2, 1};
+    const int coordinates[] = {rank / 6, rank / 2 % 3, rank % 2}, strides[] = {6, 2, 1};
+    ASSERT_EQ(lines.size(), 3);
     for (int d = 0; d < 3; ++d) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Communicator* const line, mesh->Along(dimensions[d].name));
+      Communicator* const line = lines[d].get();
       EXPECT_EQ(line->size(), dimensions[d].size);
-      EXPECT_EQ(line->rank(), Rank(mesh->coordinates()[d]));
+      EXPECT_EQ(line->rank(), Rank(coordinates[d]));
       std::vector<int32_t> ranks(line->size());
       CollectiveRequest request = MakeRequest(Collective::kAllGather, DType::kI32, ranks.size(), &rank, ranks.data());
       ASSERT_THAT(line->Run(request), IsOk());
-      const int first = rank - mesh->coordinates()[d] * strides[d];
+      const int first = rank - coordinates[d] * strides[d];
       for (int i = 0; i < line->size(); ++i) EXPECT_EQ(ranks[i], first + i * strides[d]);
     }
-    EXPECT_THAT(mesh->Along("sp").status(), StatusIs(Code::kNotFound, HasSubstr("dp=2 x pp=3 x tp=2")));
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> taken, mesh->Take("tp"));
-    EXPECT_EQ(taken->size(), 2);
-    EXPECT_THAT(mesh->Along("tp").status(), StatusIs(Code::kFailedPrecondition, HasSubstr("taken")));
   });
 }
 
@@ -57,7 +50,7 @@ TEST(Mesh, RefusesWhatIsNoGridOfTheRanks) {
   LoopbackWorld world(4);
   world.Run([](Communicator& self) {
     const auto create = [&](const std::vector<MeshDimension>& dimensions) {
-      return Mesh::Create(&self, dimensions).status();
+      return SplitIntoMesh(&self, dimensions).status();
     };
     EXPECT_THAT(create({{"dp", 2}, {"tp", 3}}), StatusIs(Code::kInvalidArgument, HasSubstr("dp=2 x tp=3")));
     EXPECT_THAT(create({{"dp", 4}, {"dp", 1}}), StatusIs(Code::kInvalidArgument, HasSubstr("'dp'")));

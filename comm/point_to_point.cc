@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-
+#include "transport/net/little_endian.h"
 namespace lockstep {
 namespace {
 
@@ -17,16 +16,6 @@ size_t Weight(size_t bytes) { return bytes + kMessageWeight; }
 // Every frame's envelope. The order on the lane says the rest.
 constexpr Envelope kHeaderEnvelope = {'p', '2', 'p', ' ', 'h', 'e', 'a', 'd', 'e', 'r'};
 constexpr Envelope kPayloadEnvelope = {'p', '2', 'p', ' ', 'p', 'a', 'y', 'l', 'o', 'a', 'd'};
-
-void Store(unsigned char* at, uint64_t value) {
-  for (int i = 0; i < 8; ++i) at[i] = static_cast<unsigned char>(value >> (8 * i));
-}
-
-uint64_t Load(const unsigned char* at) {
-  uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(at[i]) << (8 * i);
-  return value;
-}
 
 absl::Status NoRoom(int64_t tag, uint64_t bytes, Rank target, uint64_t room) {
   return absl::FailedPreconditionError(absl::StrCat("the message with tag ", tag, " has ", bytes,
@@ -84,9 +73,7 @@ void PointToPoint::StartSend(MessageCall* call) {
   if (target == self_) return SendToSelf(call);
   if (!Open(target, call)) return;
   Lane& to = lane(target);
-  Header header;
-  header.tag = call->tag;
-  header.bytes = call->bytes;
+  Header header = {Kind::kAnnounce, call->tag, 0, call->bytes};
   if (call->bytes <= kEagerBytesMax && to.eager_weight + Weight(call->bytes) <= kEagerWindow) {
     to.eager_weight += Weight(call->bytes);
     header.kind = Kind::kEager;
@@ -95,16 +82,13 @@ void PointToPoint::StartSend(MessageCall* call) {
     if (header.bytes > 0 && !failed_) SendPayload(target, call);
     return;
   }
-  header.kind = Kind::kAnnounce;
   header.id = ++to.announcements;
   to.announced.emplace(header.id, call);
   SendHeader(target, header, nullptr);
 }
 
 void PointToPoint::SendToSelf(MessageCall* call) {
-  Header header;
-  header.tag = call->tag;
-  header.bytes = call->bytes;
+  const Header header = {Kind::kEager, call->tag, 0, call->bytes};
   if (MessageCall* const receive = TakeReceive(self_, call->tag)) {
     receive->info = {self_, call->tag, call->bytes};
     const absl::Status status = CheckRoom(*receive, header);
@@ -227,10 +211,7 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
         Done(call, NoRoom(call->tag, call->bytes, source, header.bytes));
         break;
       }
-      Header data;
-      data.kind = Kind::kData;
-      data.id = header.id;
-      data.bytes = call->bytes;
+      const Header data = {Kind::kData, 0, header.id, call->bytes};
       SendHeader(source, data, call->bytes == 0 ? call : nullptr);
       if (data.bytes > 0 && !failed_) SendPayload(source, call);
       break;
@@ -320,18 +301,13 @@ void PointToPoint::Deliver(MessageCall* receive, Arrival* arrival) {
 }
 
 void PointToPoint::Answer(MessageCall* receive, Rank source, const Header& announced) {
-  Header answer;
-  answer.id = announced.id;
   receive->info = {source, announced.tag, announced.bytes};
   const absl::Status status = CheckRoom(*receive, announced);
   if (status.ok()) {
-    answer.kind = Kind::kAccept;
     lane(source).accepted.emplace(announced.id, receive);
-    return SendHeader(source, answer, nullptr);
+    return SendHeader(source, {Kind::kAccept, 0, announced.id, 0}, nullptr);
   }
-  answer.kind = Kind::kRefuse;
-  answer.bytes = receive->bytes;
-  SendHeader(source, answer, nullptr);
+  SendHeader(source, {Kind::kRefuse, 0, announced.id, receive->bytes}, nullptr);
   if (!failed_) Done(receive, status);
 }
 
@@ -348,9 +324,7 @@ void PointToPoint::Consumed(Rank source, size_t bytes) {
   size_t& weight = lane(source).consumed_weight;
   weight += Weight(bytes);
   if (weight < kEagerWindow / 2) return;
-  Header header;
-  header.kind = Kind::kConsumed;
-  header.bytes = weight;
+  const Header header = {Kind::kConsumed, 0, 0, weight};
   weight = 0;
   SendHeader(source, header, nullptr);
 }
@@ -402,18 +376,18 @@ void PointToPoint::FailAll(const absl::Status& status) {
 std::array<unsigned char, PointToPoint::kHeaderBytes> PointToPoint::EncodeHeader(const Header& header) {
   std::array<unsigned char, kHeaderBytes> bytes = {};
   bytes[0] = static_cast<unsigned char>(header.kind);
-  Store(&bytes[8], static_cast<uint64_t>(header.tag));
-  Store(&bytes[16], header.id);
-  Store(&bytes[24], header.bytes);
+  StoreLittleEndian<uint64_t>(header.tag, &bytes[8]);
+  StoreLittleEndian<uint64_t>(header.id, &bytes[16]);
+  StoreLittleEndian<uint64_t>(header.bytes, &bytes[24]);
   return bytes;
 }
 
 PointToPoint::Header PointToPoint::DecodeHeader(const std::array<unsigned char, kHeaderBytes>& bytes) {
   Header header;
   header.kind = static_cast<Kind>(bytes[0]);
-  header.tag = static_cast<int64_t>(Load(&bytes[8]));
-  header.id = Load(&bytes[16]);
-  header.bytes = Load(&bytes[24]);
+  header.tag = static_cast<int64_t>(LoadLittleEndian<uint64_t>(&bytes[8]));
+  header.id = LoadLittleEndian<uint64_t>(&bytes[16]);
+  header.bytes = LoadLittleEndian<uint64_t>(&bytes[24]);
   return header;
 }
 

@@ -13,10 +13,10 @@
 //   5 data        0, id, length             if > 0    here is the message that was accepted
 //   6 consumed    0, 0, weight              -         so much of what was sent eagerly has been received
 //
-// A message goes eagerly, whether or not anybody receives it, when it is short and what the target has not consumed weighs less
-// than a window. Everything else is announced, and moves when it is received, straight into place. So a receiver holds a
-// bounded amount for each source, and there is always a next header to look at: nothing waits behind a message that nobody
-// receives. Messages with one tag from one source are received in the order in which they were sent.
+// A short message is sent eagerly, whether or not anybody receives it, while what the target has not consumed weighs less than
+// kEagerWindow. Every other message is announced, and moves straight into place when it is received. So a receiver holds a
+// bounded amount for each source, and no message waits behind one that nobody receives. Messages with one tag from one source
+// are received in the order in which they were sent.
 //
 // Externally synchronised by the progress engine's mutex, like the executor. The lane of a peer is opened by the first
 // operation with it, and those of all peers by the first receive from any.
@@ -30,7 +30,6 @@
 #include <deque>
 #include <list>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,7 +42,7 @@
 
 namespace lockstep {
 
-// One send or receive. The caller keeps it in place until the owner is told that it is done.
+// One send or receive. The caller keeps it in place until Owner::OnMessageDone.
 struct MessageCall {
   bool send = false;
   Rank peer;  // kAnySource in a receive from any
@@ -58,7 +57,7 @@ struct MessageCall {
   std::list<MessageCall*>::iterator position;  // PointToPoint's own
 };
 
-// But for the deadline.
+// All fields except the deadline.
 MessageCall ToCall(const SendRequest& request);
 MessageCall ToCall(const ReceiveRequest& request);
 
@@ -73,23 +72,24 @@ class PointToPoint {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // The call is over and forgotten.
+    // The call is over; it is not used here any more.
     virtual void OnMessageDone(MessageCall* call, const absl::Status& status) = 0;
-    // The lane to a peer broke, and this call needs it. The owner finds out what to tell everybody and calls FailAll.
+    // The lane to a peer broke, and this call needs it. The owner finds out the cause and calls FailAll.
     virtual void OnMessageFailed(MessageCall* call, const absl::Status& status, Rank peer) = 0;
   };
 
-  // `ranks`: the transport's rank of each of the `size` ranks, or empty where it is the same; borrowed. Transport and owner
-  // outlive it. A world of one needs no transport.
+  // `ranks`: the transport's rank of each of the `size` ranks, or empty where they are the same; borrowed. Transport and owner
+  // outlive this. A world of one needs no transport.
   PointToPoint(Transport* transport, ChannelId channel, Rank self, int size, absl::Span<const Rank> ranks,
                Owner* owner);
-  // No call may be left.
+  // REQUIRES  no call is in flight
   ~PointToPoint();
 
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // May complete the call before it returns. The peer is a rank (or, of a receive, any), the tag not negative (or any).
+  // Starts the call; may complete it before this returns.
+  // REQUIRES  the peer is a rank, the tag is not negative; a receive may also name any peer and any tag
   void Start(MessageCall* call);
 
   // Ends the channel: every call is done with `status` when this returns. Nothing may be started afterwards.
@@ -149,10 +149,10 @@ class PointToPoint {
   void StartReceive(MessageCall* call);
   void SendToSelf(MessageCall* call);
 
-  // Opens the lane to a peer where it is not; false, having told the owner, where it is broken.
+  // Opens the lane to a peer if it is not open. If it is broken, tells the owner and returns false.
   bool Open(Rank peer, MessageCall* call);
   void AwaitHeader(Rank peer);
-  // `call` is done when the header is under way, if it has no payload.
+  // Without a payload `call` is done when the header is under way.
   void SendHeader(Rank peer, const Header& header, MessageCall* call);
   void SendPayload(Rank peer, MessageCall* call);
   void ReceivePayload(Rank peer, void* target, size_t bytes, MessageCall* call, Arrival* arrival);
@@ -163,7 +163,7 @@ class PointToPoint {
   void OnBroken(Rank peer, const absl::Status& status);
   void Broken(Rank peer, const char* how);
 
-  // The first posted receive that takes the message, which is then posted no more; null when there is none.
+  // Removes and returns the first posted receive that takes the message; null when there is none.
   MessageCall* TakeReceive(Rank source, int64_t tag);
   // A receive and an arrival have found each other.
   void Match(MessageCall* receive, std::list<Arrival>::iterator arrival);

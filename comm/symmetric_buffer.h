@@ -12,10 +12,10 @@
 
 namespace lockstep {
 
-// Belongs to whoever allocated it and may outlive the communicator. A forked child has none of it where it is shared.
+// Owned by whoever allocated it. May outlive the communicator. Shared memory is not there in a forked child.
 class SymmetricBuffer final {
  public:
-  // `release` is called at the end, and what it holds goes after that.
+  // The destructor calls `release`, then destroys it.
   SymmetricBuffer(char* data, size_t bytes, bool shared, absl::AnyInvocable<void()> release)
       : data_(data), bytes_(bytes), shared_(shared), release_(std::move(release)) {}
   ~SymmetricBuffer() { release_(); }
@@ -25,8 +25,8 @@ class SymmetricBuffer final {
   // Aligned to pages, and zero at first.
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // Whether the other ranks have it before them, so that collectives need not carry it. Where ranks are on several hosts, or
-  // there is one, it is memory like any other.
+  // Whether the other ranks map this memory too, so that collectives need not move it. False where ranks are on several hosts, and
+  // in a world of one: the memory is then like any other.
   bool shared() const { return shared_; }
 
  private:
@@ -36,7 +36,7 @@ class SymmetricBuffer final {
   absl::AnyInvocable<void()> release_;
 };
 
-// One that is not shared. RESOURCE_EXHAUSTED when there is no memory.
+// Allocates a buffer that is not shared. RESOURCE_EXHAUSTED when there is no memory.
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes);
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 // Completion handle of one asynchronous collective.
 //
-// Thread-safe. The buffers given to the collective stay borrowed until done() is true; it becomes true on success, on error and
+// Thread-safe. The buffers given to the collective stay borrowed until done() is true. It becomes true on success, on error and
 // on abort alike, so a waiter never hangs. What the collective wrote is visible to any thread that has seen done() return
-// true, and to the functions given to OnComplete.
+// true, and to callbacks given to OnComplete.
 
 #ifndef COMM_WORK_H_
 #define COMM_WORK_H_
@@ -31,17 +31,17 @@ struct MessageInfo {
 // Gets the operation's result.
 using CompletionCallback = absl::AnyInvocable<void(const absl::Status&)>;
 
-// Shared by the handle and by whoever completes it: either may go first.
+// Shared by the handle and by whoever completes it. Either may be destroyed first.
 class WorkState : public RefCounted {
  public:
   WorkState() = default;
   virtual ~WorkState();
 
-  // Once. The release store pairs with the acquire load of whoever sees done(). A waiter may free a state that no Ref holds as
-  // soon as it sees it done: it is not touched afterwards.
+  // To be called once. The release store pairs with the acquire load of whoever sees done(). It is the last access: a waiter may
+  // free a state that no Ref holds as soon as it sees it done.
   void Complete(absl::Status status) {
     status_ = std::move(status);
-    // Without a Ref there was no handle by which a callback could have come.
+    // Without a Ref there was no handle to add a callback by.
     Callback* const callbacks = held() ? callbacks_.exchange(Closed(), std::memory_order_acq_rel) : nullptr;
     if (callbacks != nullptr) return CompleteWith(callbacks);
     done_.store(true, std::memory_order_release);
@@ -52,23 +52,22 @@ class WorkState : public RefCounted {
   // Waits until done or the deadline; drives progress where there is something to drive.
   virtual void Await(Deadline deadline) = 0;
 
-  // Looks whether it is done, and completes it then: where nobody does so until asked. Never blocks.
+  // For operations that nobody watches: completes this if the operation is done. Never blocks.
   virtual void Poll() {}
-  // When to Poll() next if nobody waits; infinite where it is completed without.
+  // When to Poll() next if nobody waits. Infinite: it is completed without Poll().
   virtual Deadline next_poll() const { return Deadline::Infinite(); }
 
-  // Of a receive, set before it is completed.
+  // Of a receive; set before completion.
   const MessageInfo& message() const { return message_; }
   void set_message(const MessageInfo& message) { message_ = message; }
 
-  // In a group that is still open on this thread. Only that thread asks about its own group, so the order of this and other memory
-  // does not matter.
+  // Whether this belongs to a group that is still open on this thread. Relaxed: a thread asks only about its own group.
   bool collected() const { return collector_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
-  // The thread that has the group open; none once that has ended.
+  // The thread that has the group open; the default id once the group has ended.
   void set_collector(std::thread::id thread) { collector_.store(thread, std::memory_order_relaxed); }
 
  protected:
-  // For the next operation. Nobody may be waiting.
+  // Prepares this for another operation. Nobody may be waiting.
   void Reset() {
     status_ = absl::OkStatus();
     callbacks_.store(nullptr, std::memory_order_relaxed);
@@ -80,15 +79,15 @@ class WorkState : public RefCounted {
   friend class CallbackThread;
   struct Callback;
 
-  // Stands in callbacks_ when none is taken any more.
+  // The value of callbacks_ once no more are accepted.
   static Callback* Closed() { return reinterpret_cast<Callback*>(uintptr_t{1}); }
-  // False when the state is being completed or is done: the callback is still the caller's.
+  // False when the state is being completed or is done. The caller then still owns the callback.
   bool Add(Callback* callback);
   void CompleteWith(Callback* callbacks);
 
   std::atomic<bool> done_{false};
   absl::Status status_;
-  // The last one registered, which leads to those before. Taken, with acquire, by whoever completes.
+  // The last one registered; a list back to the first. Whoever completes takes it, with acquire.
   std::atomic<Callback*> callbacks_{nullptr};
   MessageInfo message_;
   std::atomic<std::thread::id> collector_{};
@@ -104,20 +103,21 @@ class Work {
     return state_->done().load(std::memory_order_acquire);
   }
 
-  // The collective's result once it is done. DEADLINE_EXCEEDED when it is not by then: only the waiting is over, the operation
-  // goes on. FAILED_PRECONDITION inside the open group that it belongs to.
+  // Waits until the operation is done.
+  // RETURNS  its result
+  // ERRORS   DEADLINE_EXCEEDED    it was not done by the deadline; it goes on
+  //          FAILED_PRECONDITION  it belongs to a group that is still open on this thread
   absl::Status Wait(Deadline deadline);
 
-  // Calls `callback` once with the collective's result when it is done, whether anybody waits or not: on success, on error and
-  // on abort alike. If it is done already, at once, on the calling thread; otherwise on the thread lockstep-done, outside our
-  // locks, shortly after done() turns true. One work may be given several; they are called in that order.
-  //
-  // The callback may start operations and destroy handles, this one included, and the communicator. It may not wait for
-  // operations, and should be short: all callbacks of the process take turns. Throws std::system_error when that thread
-  // cannot be started; the callback is then dropped.
+  // Calls `callback` once with the collective's result when it is done: on success, on error and on abort, whether anybody waits
+  // or not. Several callbacks of one work are called in the order in which they were given.
+  // THREADS  the calling thread, at once, if the work is done already. Otherwise the thread lockstep-done, outside our locks,
+  //          shortly after done() turns true. The callback may start operations and destroy handles, this one included, and the
+  //          communicator. It may not wait for operations, and should be short: all callbacks of the process take turns.
+  // ERRORS   throws std::system_error when lockstep-done cannot be started, and drops the callback
   void OnComplete(CompletionCallback callback) const;
 
-  // Of a receive that is done well.
+  // Of a receive that succeeded.
   const MessageInfo& message() const { return state_->message(); }
 
   bool collected() const { return state_->collected(); }

@@ -1,6 +1,5 @@
 #include "comm/work.h"
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,8 +15,6 @@
 
 namespace lockstep {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Completed by the test.
 class TestState : public WorkState {
@@ -43,18 +40,6 @@ class TestState : public WorkState {
   CondVar changed_;
   int awaits_ ABSL_GUARDED_BY(mu_) = 0;
 };
-
-TEST(Work, GivingUpWaitingLeavesTheOperationAlone) {
-  auto state = MakeRef<TestState>();
-  Work work(state);
-  EXPECT_FALSE(work.done());
-  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("stay borrowed")));
-  EXPECT_THAT(work.Wait(Deadline::AfterMs(1)), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_FALSE(work.done());
-  state->Finish(absl::OkStatus());
-  EXPECT_TRUE(work.done());
-  EXPECT_THAT(work.Wait(Deadline::Now()), IsOk());
-}
 
 TEST(Work, EveryCopyTellsTheResultAsOftenAsAsked) {
   auto state = MakeRef<TestState>();
@@ -131,31 +116,6 @@ TEST(Work, CallbacksAreDestroyed) {
     EXPECT_EQ(held.use_count(), 2);
   }
   EXPECT_EQ(held.use_count(), 1);
-}
-
-// Each of two threads registers while a third completes: under ThreadSanitizer this shows, too, that callbacks see what was written.
-TEST(Work, CallbacksThatRaceWithTheEndComeOnce) {
-  constexpr int kRounds = 300;
-  std::atomic<int> calls{0};
-  for (int round = 0; round < kRounds; ++round) {
-    auto state = MakeRef<TestState>();
-    std::string output;
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 2; ++i) {
-      threads.emplace_back([&, work = Work(state), expected = std::string("written")] {
-        work.OnComplete([&output, &calls, expected](const absl::Status&) {
-          EXPECT_EQ(output, expected);
-          ++calls;
-        });
-      });
-    }
-    output = "written";
-    state->Finish(absl::OkStatus());
-    for (std::thread& thread : threads) thread.join();
-    const Deadline deadline = Deadline::AfterMs(30'000);
-    while (calls < 2 * (round + 1) && !deadline.passed()) std::this_thread::yield();
-    ASSERT_EQ(calls, 2 * (round + 1));
-  }
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/ref.h"
 #include "base/status.h"
-#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 #include "comm/plan/call_plan.h"
 #include "comm/point_to_point.h"

@@ -1,14 +1,14 @@
 // DeviceCommunicator: a communicator for a device, over a host communicator of the same ranks. Calls with buffers on the device go to
 // the back end that derives from it, all others to the host communicator.
 //
-// The host communicator is owned, or borrowed and then outlives this. It is a part of this one: when a collective on the device
-// fails, it is aborted too, so that nobody waits in it for a rank that has stopped calling.
+// The host communicator is owned, or borrowed and then outlives this. When a collective on the device fails, the host communicator
+// is aborted too, so that nobody waits in it for a rank that has stopped calling.
 //
-// Run and Start take buffers that are ready when they are called: they wait for no stream of the caller's. Enqueue is
-// for buffers that a stream has yet to write.
+// Run and Start take buffers that are ready: they wait for no stream of the caller's. Enqueue is for buffers that a stream will
+// write.
 //
-// Groups. One group may have calls in both places. It is the host communicator's: this one keeps the calls on the device until the end.
-// Enqueue is no call of a group: FAILED_PRECONDITION while this thread has one open.
+// Groups. One group may have calls in both places. The host communicator has the group; this one keeps the calls on the device until
+// its end. Enqueue cannot be in a group: FAILED_PRECONDITION while this thread has one open.
 //
 // THREADS  any, as of Communicator.
 
@@ -42,8 +42,7 @@
 
 namespace lockstep {
 
-// A host communicator with its owner: this, when it is made of a unique_ptr, else somebody who keeps it for as long as
-// this lives.
+// A host communicator: owned when made from a unique_ptr; borrowed when made from a pointer, which must then outlive this.
 class HostPart {
  public:
   template <typename C>
@@ -86,7 +85,7 @@ class DeviceCommunicator : public Communicator {
   absl::Status Send(const SendRequest& request) override;
   absl::Status Receive(const ReceiveRequest& request) override;
 
-  // Of the same kind, over a part of the host communicator.
+  // Of the same kind, over a subgroup of the host communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
     LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
@@ -95,9 +94,9 @@ class DeviceCommunicator : public Communicator {
   absl::Status CheckMemory(size_t bytes) override { return host_->CheckMemory(bytes); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override;
 
-  // What the host communicator supports, where a back end has no more to say.
+  // As the host communicator, unless a back end overrides it.
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
-  // Refused, where a back end does not know better.
+  // Refuses, unless a back end overrides it.
   absl::Status CanCapture() const override;
   absl::Status status() const override;
   void Abort(const std::string& reason) override;
@@ -109,74 +108,75 @@ class DeviceCommunicator : public Communicator {
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   std::string FlightRecords() const override { return host_->FlightRecords(); }
 
-  // From now on buffers are looked at, whether they are where calls say (base/device/devices.h): INVALID_ARGUMENT otherwise.
-  // In parts made later, too. About a microsecond a buffer. Before the first call.
+  // From now on every call checks that its buffers are where it says (base/device/devices.h): INVALID_ARGUMENT otherwise. Subgroups
+  // made later do so too. To be called before the first call.
+  // COST  about a microsecond for each buffer
   void CheckPointers() { check_pointers_ = true; }
   bool checks_pointers() const override { return check_pointers_; }
 
-  // How the device's tensors travel and why, and then what the host communicator says.
+  // How the device's tensors travel and why, then the host communicator's description.
   std::string Describe() const override;
 
  protected:
   // `timeout`: of calls on the device that name none.
   DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout);
 
-  // ---- What a back end executes. Its own errors end in Fail.
+  // ---- Implemented by a back end, which reports its own errors by Fail.
 
-  // An error for a call that it cannot execute, before anything is issued: the root, the counts, op and dtype have
-  // been looked at. Any thread.
+  // An error for a call that the back end cannot execute, before anything is issued. Root, counts, op and dtype have been
+  // checked. Any thread.
   virtual absl::Status CheckOnDevice(const DeviceCall& call) = 0;
 
-  // Issues the calls, all together, in the order of `stream`, and returns; on an error nothing was issued. One call to
-  // this at a time, in the order of the callers'. Counts stay borrowed until it returns.
+  // Issues the calls together, in the order of `stream`. After an error nothing was issued. Called by one thread at a time, in
+  // the order of the callers' calls. Counts stay borrowed until it returns.
   virtual absl::Status IssueOnDevice(absl::Span<const DeviceCall> calls, Stream* stream) = 0;
 
-  // Starts the calls without a stream of the caller's; the work is done when all of them are, or at the latest by their
-  // deadline. One call at a time, as above. As it is here: issues them on a stream of the communicator's own, whose
-  // event the work waits for.
+  // Starts the calls without a stream of the caller's. The work is done when all of them are, at the latest by their
+  // deadline. Called by one thread at a time, as above. Default: issues them on a stream of the communicator's own; the work
+  // waits for an event there.
   virtual absl::StatusOr<Work> StartOnDevice(absl::Span<const DeviceCall> calls);
 
-  // Collective over all ranks: the same kind of communicator over this rank's part. Null, as the result is, where
-  // `color` is negative. `color` and `key` are Split's.
+  // Makes the same kind of communicator over `part`, this rank's subgroup of the host communicator. Collective over all ranks.
+  // `color` and `key` are Split's. Where `color` is negative, part and result are null.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakePart(std::unique_ptr<Communicator> part, int color,
                                                                  int key) = 0;
 
-  // This rank's memory for AllocateOnDevice: all ranks ask for as many bytes, not 0, and come here together. As it is here: of the
-  // device's own allocator.
+  // Allocates this rank's memory for AllocateOnDevice. All ranks call it together for the same number of bytes, not 0. Default: from
+  // the device's own allocator.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateHere(size_t bytes);
 
   // "cuda:0: NCCL 2.28.9 (libnccl.so.2): all ranks have a GPU of their own"
   virtual std::string DescribeDevice() const = 0;
 
-  // Ends what is in flight on the device, on every rank. Called once, with what status() tells by then, on the thread
-  // that noticed it: any, without locks.
+  // Ends what is in flight on the device, on every rank. Called once, with the value of status(), on the thread that noticed
+  // the failure, without locks.
   virtual void OnFailure(const absl::Status& status) = 0;
 
-  // Whether all that it has issued is done on the device.
+  // Whether everything that was issued is done on the device.
   virtual bool IdleOnDevice() { return true; }
 
-  // ---- What it finds here.
+  // ---- For back ends.
 
   Communicator* host() const { return host_.get(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // The first failure is status() from then on; aborts the host communicator and calls OnFailure. Any thread, without
-  // locks. A failure of the host communicator alone is the back end's to notice, by status().
+  // Sets status(), if it is OK, aborts the host communicator and calls OnFailure. Any thread, without locks. A back end must
+  // itself notice a failure of the host communicator alone, by status().
   void Fail(const absl::Status& status);
 
-  // What is in flight on the device ends, on the other ranks, too; then the host communicator is left.
+  // Ends what is in flight on the device, also on the other ranks, then leaves the host communicator.
   void OnLeave() override;
 
-  // Told of the failure, and outlives this: works share it.
+  // Holds the failure. Shared with works, which outlive this.
   const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }
 
-  // What calls that are issued next are called in errors, and how many collectives were issued before. Inside StartOnDevice and
+  // How errors name the calls that are issued next, and the number of collectives issued before. Inside StartOnDevice and
   // IssueOnDevice.
   IssuedCalls NameNext(absl::Span<const DeviceCall> calls) const;
   uint64_t collectives() const { return collectives_; }
 
-  // To be called first in the destructor of a back end: what is not done by the end of that is CANCELLED, and nothing
-  // calls the back end any more.
+  // To be called first in the destructor of a back end. When it returns, unfinished calls are CANCELLED, and nothing calls the back
+  // end any more.
   void Close() ABSL_LOCKS_EXCLUDED(group_mu_);
 
  private:
@@ -184,17 +184,17 @@ class DeviceCommunicator : public Communicator {
   class Prepared;
   struct Group;
 
-  // Whether the call is the back end's, rather than the host communicator's.
+  // Whether the call is for the back end, not for the host communicator.
   // ERRORS  INVALID_ARGUMENT  the buffers are on another device
   absl::StatusOr<bool> IsMine(DeviceId device) const;
-  // The same. A call of the host communicator's has been checked then, as far as it does not do that itself.
+  // The same. Also makes those checks of the host communicator's calls that it does not make itself.
   absl::StatusOr<bool> Route(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_);
   absl::Status CheckHostCall(const DeviceCall& call);
   absl::Status Check(const DeviceCall& call);
-  // The status, if it is an error as that of a call that finds the communicator so.
+  // OK, or the error of a call on a communicator that has this status.
   static absl::Status CheckGood(const absl::Status& status, const DeviceCall& call);
 
-  // A call on the device. In a group of this thread's, it is put into that.
+  // Starts a call on the device, or puts it into this thread's open group.
   absl::StatusOr<Work> StartMine(const DeviceCall& call) ABSL_LOCKS_EXCLUDED(group_mu_, issue_mu_);
   absl::StatusOr<Work> Launch(absl::Span<const DeviceCall> calls) ABSL_LOCKS_EXCLUDED(issue_mu_);
   absl::StatusOr<Work> LaunchGroup(Group* group, absl::StatusOr<Work> on_host) ABSL_LOCKS_EXCLUDED(issue_mu_);
@@ -206,19 +206,19 @@ class DeviceCommunicator : public Communicator {
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
 
-  std::atomic<bool> ended_{false};  // OnFailure was called or never will be
+  std::atomic<bool> ended_{false};  // OnFailure was called, or will never be
 
   Mutex group_mu_;
   std::unique_ptr<Group> group_ ABSL_GUARDED_BY(group_mu_);  // of the thread that has the host communicator's open
 
-  // Counts collectives that were issued; `error` as that of the first of the calls, where the communicator has failed.
+  // Counts the collectives among calls that were issued. Returns OK, or `error` as the error of the first call.
   absl::Status Issued(absl::Span<const DeviceCall> calls, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(issue_mu_);
 
-  // Held while calls are issued: their order is the same on the device and in what the back end notes of them.
+  // Held while calls are issued, so that their order on the device is the back end's order.
   Mutex issue_mu_;
-  uint64_t collectives_ = 0;  // that were issued, but for those into graphs; written under the lock
-  // Of StartOnDevice as it is here, which the lock covers; made by its first call.
+  uint64_t collectives_ = 0;  // issued so far, without those into graphs; written under the lock
+  // Of the default StartOnDevice, under the lock; made by its first call.
   std::unique_ptr<Stream> stream_;
 };
 

@@ -115,23 +115,6 @@ TEST_F(DeviceCommunicatorTest, CallsGoWhereTheirBuffersAre) {
   });
 }
 
-// The work is done when the stream has come to the event behind the call.
-TEST_F(DeviceCommunicatorTest, AWorkIsDoneWhenItsEventIsReached) {
-  Gate gate;
-  ranks_[0]->gate = &gate;
-  std::vector<int> a(10, 1), b(10, 1);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, ranks_[0]->Start(SumOf(&a)));
-  EXPECT_FALSE(work.done());
-  EXPECT_THAT(work.Wait(Deadline::AfterMs(1)), StatusIs(Code::kDeadlineExceeded, HasSubstr("goes on")));
-  gate.Open();
-  EXPECT_THAT(ranks_[1]->Run(SumOf(&b)), IsOk());
-  const Deadline deadline = CommTestDeadline();
-  while (!work.done() && !deadline.passed()) std::this_thread::yield();
-  EXPECT_TRUE(work.done()) << "without a waiter";
-  EXPECT_THAT(work.Wait(Deadline::Now()), IsOk());
-  EXPECT_THAT(a, Each(2));
-}
-
 TEST_F(DeviceCommunicatorTest, AGroupIsIssuedAtOnceAndItsCountsAreKept) {
   OnRanks([](int r, ClosureCommunicator& self) {
     std::vector<int> values(10, 1), blocks(3, -1), host_values(5, 1);

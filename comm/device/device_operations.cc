@@ -1,6 +1,5 @@
 #include "comm/device/device_operations.h"
 
-#include <cstdint>
 #include <utility>
 #include <variant>
 

@@ -1,5 +1,5 @@
-// What a communicator has under way on a device's streams: when it is done, whether it is in time, and its flight
-// records.
+// The operations of a communicator that are under way on a device's streams: when they are done, whether they are late, and their
+// flight records.
 
 #ifndef COMM_DEVICE_DEVICE_OPERATIONS_H_
 #define COMM_DEVICE_DEVICE_OPERATIONS_H_
@@ -30,24 +30,24 @@ class DeviceOperations {
  public:
   DeviceOperations(Device* device, size_t flight_records);
 
-  // These calls, at least one, were issued in the stream: they are done when it has come that far. `timeout` is what
-  // the deadline was made from, for the message when they are not by then.
+  // Adds calls, at least one, that were issued in the stream. They are done when the stream has come that far. `timeout`: from which
+  // the deadline was computed, for the message when they are late.
   absl::Status Issued(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,
                       std::chrono::milliseconds timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Looks what is done. DEADLINE_EXCEEDED names the first call that is not and should be.
+  // Finds out what is done. DEADLINE_EXCEEDED names the first call that is late.
   absl::Status Check() ABSL_LOCKS_EXCLUDED(mu_);
   // Whether everything issued is done.
   bool Idle() ABSL_LOCKS_EXCLUDED(mu_);
-  // What is not done never will be.
+  // Marks everything that is not done as failed.
   void Fail() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As FlightRecorder::ToString, with what is done by now.
+  // As FlightRecorder::ToString, after finding out what is done.
   std::string Records(size_t count_max) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Operation {
-    // Of the last call of a group, which are all done together; null before it.
+    // Of the last call of a group, since all calls of a group are done together; null for the others.
     std::unique_ptr<Event> event;
     Deadline deadline;
     std::chrono::milliseconds timeout;

@@ -1,5 +1,5 @@
-// The one thread of a process that looks after its communicators that work on devices by themselves: NCCL reports
-// failures only to who asks, and a collective on a stream has nobody who waits for it.
+// The thread of a process that watches its communicators for devices. It is needed because NCCL reports failures only when asked,
+// and nobody waits for a collective on a stream.
 
 #ifndef COMM_DEVICE_DEVICE_WATCHDOG_H_
 #define COMM_DEVICE_DEVICE_WATCHDOG_H_
@@ -13,13 +13,13 @@
 
 namespace lockstep {
 
-// Thread-safe. The thread, lockstep-device, is there while anybody is watched. What a client asks CUDA there does not
-// break captures of graphs on other threads.
+// Thread-safe. The thread, lockstep-device, exists while there are clients. CUDA calls that clients make on it do not break captures
+// of graphs on other threads.
 class DeviceWatchdog {
  public:
   class Client {
    public:
-    // Every 20 ms. Waits for nobody: the others of the process are looked after by the same thread.
+    // Called every 20 ms. Must not wait: one thread watches all communicators of the process.
     virtual void Watch() = 0;
 
    protected:
@@ -30,24 +30,24 @@ class DeviceWatchdog {
   static DeviceWatchdog* Get();
 
   void Add(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
-  // After this the client is called no more: waits for the end of a call that is under way to it, but not to others. Not from
-  // one of its calls. With the last client the thread ends.
+  // When this returns the client is not called any more: waits for a call of this client that is under way, but not for those of
+  // others. Must not be called from one of the client's calls. The thread ends with the last client.
   void Remove(Client* client) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   DeviceWatchdog() = default;
 
-  // As long as that is the generation.
+  // The thread, until there is another generation.
   void Loop(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls the clients of now, without the lock; those that are removed meanwhile are left out.
+  // Calls the current clients without the lock; skips those that are removed meanwhile.
   void CallAll(uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Mutex mu_;
   CondVar changed_;
   std::vector<Client*> clients_ ABSL_GUARDED_BY(mu_);
-  // To whom a call is under way: one for each thread that has not ended yet.
+  // The clients of calls under way: one for each thread that has not ended yet.
   std::vector<Client*> called_ ABSL_GUARDED_BY(mu_);
-  // Counts threads that were begun and ended: the one that is there has the number that is here.
+  // Counts starts and ends of threads. The current thread has this number.
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,5 +1,4 @@
-// Works of calls on a device: completed by a point in a stream's order, or standing for a work that is there only
-// later.
+// Works of calls on a device: completed by a point in a stream's order, or a placeholder for works that are made later.
 
 #ifndef COMM_DEVICE_DEVICE_WORK_H_
 #define COMM_DEVICE_DEVICE_WORK_H_
@@ -24,7 +23,7 @@
 
 namespace lockstep {
 
-// Why a communicator's calls on its device fail, once they do. Thread-safe; the first failure stays.
+// The failure of a communicator's calls on its device. Thread-safe; the first failure stays.
 class DeviceFailure {
  public:
   void Set(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -32,7 +31,7 @@ class DeviceFailure {
   // When it was set; infinite before.
   Deadline since() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The communicator is gone, and with it all that its calls did on the device.
+  // The communicator is destroyed, and its calls do nothing more on the device.
   void Close() { closed_.store(true, std::memory_order_release); }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -47,26 +46,25 @@ class DeviceFailure {
   Deadline since_ ABSL_GUARDED_BY(mu_) = Deadline::Infinite();
 };
 
-// Of what only an event of a device tells.
+// When to poll a work again that only its device's event completes.
 inline Deadline NextPollOfDevice() { return Deadline::After(std::chrono::microseconds(200)); }
 
-// The first of calls that are issued together, for what their error says.
+// Calls that are issued together, as their error names them: by the first.
 struct IssuedCalls {
   Signature signature;  // of a collective
-  MessageCall message;  // else, where the signature has no number
-  size_t more = 0;      // calls of its group
+  MessageCall message;  // if the signature has no number
+  size_t more = 0;      // further calls of the group
 
   std::string Name() const;
   absl::Status Error(const absl::Status& cause) const;
 };
 
-// Done when an event is reached, with the failure known by then. Whoever polls or waits notices it: no thread does, unless there is
-// a callback.
+// Done when an event is reached, with the failure known by then. Only polling or waiting completes it; a thread polls it only if there
+// is a callback.
 class EventWork : public WorkState {
  public:
-  // The event was recorded behind the call. The back end ends the call by its deadline; when it has failed and the
-  // event is still not reached 10 s later, as on a device that hangs, the work is done with the failure.
-  // `calls` says what an error is of.
+  // `event` was recorded behind the calls. The back end ends them by their deadline. If it has failed and the event is still not
+  // reached 10 s later, as on a device that hangs, the work is done with the failure. Errors name `calls`.
   EventWork(std::shared_ptr<DeviceFailure> failure, std::unique_ptr<Event> event, const IssuedCalls& calls)
       : failure_(std::move(failure)), event_(std::move(event)), calls_(calls) {}
 
@@ -75,10 +73,10 @@ class EventWork : public WorkState {
   Deadline next_poll() const override { return NextPollOfDevice(); }
 
  private:
-  // The event is, or its device is lost.
+  // The event was reached (OK), or its device is lost.
   void Reached(const absl::Status& reached) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether it is no use to wait for the event any longer.
+  // Whether waiting for the event is useless: the failure was 10 s ago.
   bool GivenUp() const;
 
   const std::shared_ptr<DeviceFailure> failure_;  // shared with the communicator, which may be gone
@@ -87,13 +85,13 @@ class EventWork : public WorkState {
   Mutex mu_;  // one thread completes
 };
 
-// Stands for the work of a call whose group is open, or for the group's: it becomes the works of what the group
-// launches. Thread-safe.
+// A placeholder for the work of a call whose group is open, or for the group's. When the group is launched it becomes the works of
+// what was launched. Thread-safe.
 class DeferredWork : public WorkState {
  public:
   explicit DeferredWork(std::thread::id collector) { set_collector(collector); }
 
-  // Once, one or the other.
+  // One of these is called once.
   void Become(std::vector<Work> works) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 

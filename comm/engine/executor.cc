@@ -191,11 +191,7 @@ void Executor::Compute(const Job& job, const ExecutionPlan::StepLayout& layout, 
     return plan.ReduceMany(&target, 1, terms_.data(), terms_.size(), elements);
   }
   const void* const source = Address(job, step.source, layout.source_offset, offset, bytes);
-  if (step.kind == Step::Kind::kReduce) {
-    plan.reduction().combine(target, target, source, elements);
-  } else if (source != target) {
-    std::memcpy(target, source, bytes);
-  }
+  if (source != target) std::memcpy(target, source, bytes);
 }
 
 const Envelope& Executor::EnvelopeOf(Job* job, const ExecutionPlan::StepLayout& layout) {

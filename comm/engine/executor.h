@@ -1,7 +1,7 @@
 // Executor: executes schedules over a transport, on one channel. It knows no algorithm.
 //
 // Collectives run in the order in which they were started. The next one begins when every message of the one before has been
-// posted, so messages match on both sides and the tail of one overlaps the head of the next. Blocks are cut into chunks; a
+// posted. So messages match on both sides, and the end of one overlaps the beginning of the next. Blocks are cut into chunks. A
 // step runs chunk by chunk, as far as the steps it depends on have come, with a bounded number of chunks in flight.
 //
 // Externally synchronised by the progress engine's mutex. Posting allocates nothing once the pools have grown.
@@ -13,14 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "comm/plan/execution_plan.h"
-#include "comm/plan/prepared_schedule.h"
 #include "comm/record/flight_recorder.h"
 #include "comm/record/signature.h"
 #include "transport/transport.h"
@@ -28,9 +26,9 @@
 namespace lockstep {
 
 // One collective in flight: what to do (set by the caller before Start) and how far it is (the executor's). The owner keeps it
-// in place until `owner->OnDone`; it may then be used again, keeping the memory that it has grown.
+// in place until Owner::OnDone. It may then be used again; it keeps the memory that it has grown.
 struct Job {
-  const ExecutionPlan* plan = nullptr;  // stays until the owner is told that the job is done
+  const ExecutionPlan* plan = nullptr;  // borrowed until Owner::OnDone
   Signature signature;
   // The caller's buffers; null where the collective has none on this rank.
   const char* input = nullptr;
@@ -51,13 +49,13 @@ struct Job {
   struct Internal {
     Envelope envelope;
     std::vector<StepState> steps;
-    std::vector<StepState*> ready;  // held by nothing any more, and a chunk may have become postable
+    std::vector<StepState*> ready;  // nothing holds them any more, and a chunk may have become postable
     std::vector<char> scratch;
     std::array<char*, 3> windows = {};  // where each begins, by Window
     int steps_unposted = 0;
     int steps_incomplete = 0;
     bool draining = false;
-    bool sent = false;  // the next message to be sent has been
+    bool sent = false;  // the exchange's message was sent at once
   } internal;
 };
 
@@ -66,18 +64,18 @@ class Executor {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // The job is over and forgotten; its buffers are free. May start other jobs.
+    // The job is over; the executor has forgotten it, and its buffers are free. May start other jobs.
     virtual void OnDone(Job* job, const absl::Status& status) = 0;
-    // An operation of the job failed. Called once a job. The owner finds out what to tell everybody and calls FailAll.
-    // `expected` and `operation`: what it was about, and what arrived instead where that is the failure.
+    // An operation of the job failed. Called at most once for each job. The owner finds out the cause and calls FailAll.
+    // `expected`: the envelope of the operation. `operation` has what arrived instead, if that is the failure.
     virtual void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
                                    const Operation& operation) = 0;
   };
 
-  // Transport and owner must outlive the executor. `ranks`: the transport's rank of each rank of the schedules, where they
-  // are not the same; empty otherwise; borrowed.
+  // Transport and owner must outlive the executor. `ranks`: the transport's rank of each rank of the schedules, or empty where they
+  // are the same; borrowed.
   Executor(Transport* transport, ChannelId channel, absl::Span<const Rank> ranks, Owner* owner);
-  // No job may be left.
+  // REQUIRES  no job is in flight
   ~Executor();
 
   Executor(const Executor&) = delete;
@@ -86,8 +84,8 @@ class Executor {
   // May complete the job before it returns.
   void Start(Job* job);
 
-  // The same of a job that may be over at once: where it is an exchange of short messages, and the only job, it is executed
-  // without operations, looking so many times for the other's message. True when it was: the owner is not told.
+  // Starts a job that may be over at once. If it is the only job and an exchange of short messages, it is executed without
+  // operations, polling `looks` times for the peer's message. True if it is done; the owner is then not called.
   bool StartAtOnce(Job* job, int looks);
 
   // Ends the channel: every job, started or queued, is done with `status` when this returns, and no memory of theirs is touched
@@ -114,9 +112,9 @@ class Executor {
   // Posts what can be posted, for as long as posting makes more of it ready.
   void Drain(Job* job);
   void PostStep(Job* job, Job::StepState* step);
-  // So many of the step's chunks may be posted now, in all.
+  // How many of the step's chunks may have been posted by now.
   static int32_t ChunksReady(const Job& job, const Job::StepState& step);
-  // One thing less that holds the step.
+  // Something that held the step is done.
   static void Release(Job* job, int32_t step);
   void PostChunk(Job* job, Job::StepState* step, int32_t chunk);
   // A step that is no message: done when this returns.
@@ -126,12 +124,12 @@ class Executor {
   // Starts queued jobs while the newest begun one has posted everything.
   void BeginQueued();
 
-  // Null for an empty chunk: a window of which nothing is used may be null, and nothing may be added to that.
+  // Null for an empty chunk: its window may be null, to which nothing may be added.
   static char* Address(const Job& job, const Operand& operand, size_t step_offset, size_t chunk_offset, size_t bytes) {
     if (bytes == 0) return nullptr;
     return job.internal.windows[static_cast<int>(operand.window)] + step_offset + chunk_offset;
   }
-  // Good until the next message's.
+  // Valid until the next call.
   static const Envelope& EnvelopeOf(Job* job, const ExecutionPlan::StepLayout& layout);
   // Whether nothing of the job is posted any more.
   bool Stopped(const Job& job) const { return failed_ || job.failing; }
@@ -147,7 +145,7 @@ class Executor {
   std::vector<Job*> jobs_;  // in the order started; the first `begun_` have begun
   size_t begun_ = 0;
   bool beginning_ = false;
-  const Job* starting_ = nullptr;  // it is begun at the time of which its record says that it was queued
+  const Job* starting_ = nullptr;  // its record's start time is its queue time
   bool failed_ = false;
   std::deque<Unit> units_;
   Unit* free_units_ = nullptr;

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <numeric>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -139,6 +136,7 @@ class ExecutorTest : public ::testing::Test {
     LoopbackOptions options;
     options.buffer_bytes = buffer_bytes;
     options.observer = [this](const LoopbackMessage& message) { messages_.push_back(message); };
+    ranks_.clear();
     network_ = std::make_unique<LoopbackNetwork>(size, options);
     for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<Member>(network_.get(), rank));
   }
@@ -150,6 +148,35 @@ class ExecutorTest : public ::testing::Test {
       for (const auto& member : ranks_) member->transport().Progress();
     }
     return true;
+  }
+
+  // Until each of the jobs has ended.
+  template <size_t kCount>
+  void Await(const TestJob (&jobs)[kCount]) {
+    ASSERT_TRUE(
+        Drive([&] { return std::all_of(jobs, jobs + kCount, [](const TestJob& job) { return job.ends == 1; }); }));
+  }
+
+  // One job for each rank, as Member::Start; `fill` is rank 0's, and another rank's too where it is an all-reduce.
+  template <size_t kCount>
+  void StartAll(TestJob (&jobs)[kCount], uint64_t sequence, Collective collective, Algorithm algorithm, size_t count,
+                float fill) {
+    for (size_t rank = 0; rank < kCount; ++rank) {
+      const bool filled = rank == 0 || collective == Collective::kAllReduce;
+      ranks_[rank]->Start(&jobs[rank], sequence, collective, algorithm, count, filled ? fill : 0);
+    }
+  }
+
+  // An all-reduce of ones that is no exchange of two.
+  template <size_t kCount>
+  void ExpectNoExchange(Algorithm algorithm, size_t count) {
+    MakeRanks(kCount);
+    TestJob jobs[kCount];
+    for (size_t rank = 0; rank < kCount; ++rank) {
+      EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], 1, algorithm, count, 1));
+    }
+    Await(jobs);
+    for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(kCount));
   }
 
   // Until nothing moves any more.
@@ -219,29 +246,10 @@ TEST_F(ExecutorTest, AnExchangeOfShortVectorsIsOverAtOnceForWhoComesLast) {
 
 // Others than the two are in it, halves of the vector go each way, or one folds for both.
 TEST_F(ExecutorTest, WhatIsNoExchangeOfTwoIsCarriedOutByOperations) {
-  MakeRanks(3);
-  TestJob jobs[3];
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], 1, Algorithm::kOneShot, 4, 1));
-  }
-  ASSERT_TRUE(Drive([&] { return std::all_of(jobs, jobs + 3, [](const TestJob& job) { return job.ends == 1; }); }));
-  for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(3));
+  ExpectNoExchange<3>(Algorithm::kOneShot, 4);
+  ExpectNoExchange<2>(Algorithm::kTwoShot, 64);
+  ExpectNoExchange<2>(Algorithm::kChain, 64);
 }
-
-TEST_F(ExecutorTest, HalvesBetweenTwoAndFoldsForBothAreNoExchange) {
-  MakeRanks(2);
-  uint64_t sequence = 0;
-  for (const Algorithm algorithm : {Algorithm::kTwoShot, Algorithm::kChain}) {
-    TestJob jobs[2];
-    ++sequence;
-    for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&jobs[rank], sequence, algorithm, 64, 1));
-    }
-    ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
-    for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(2));
-  }
-}
-
 TEST_F(ExecutorTest, AnExchangeBehindOthersWaitsForItsTurn) {
   MakeRanks(2);
   TestJob large[2], small[2];
@@ -249,7 +257,7 @@ TEST_F(ExecutorTest, AnExchangeBehindOthersWaitsForItsTurn) {
     ranks_[rank]->Start(&large[rank], 1, Collective::kAllReduce, Algorithm::kRing, 4096, 1);
     EXPECT_FALSE(ranks_[rank]->AllReduceAtOnce(&small[rank], 2, Algorithm::kOneShot, 4, 1));
   }
-  ASSERT_TRUE(Drive([&] { return small[0].ends == 1 && small[1].ends == 1; }));
+  Await(small);
   for (const Member* member : {ranks_[0].get(), ranks_[1].get()}) EXPECT_THAT(member->ended(), ElementsAre(1, 2));
   for (const TestJob& job : small) EXPECT_THAT(job.data, Each(2));
 }
@@ -258,10 +266,8 @@ TEST_F(ExecutorTest, CutsBlocksIntoChunks) {
   MakeRanks(2);
   TestJob jobs[2];
   const size_t count = 3 * kChunkBytes / sizeof(float) + 10;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks_[rank]->Start(&jobs[rank], 1, Collective::kBroadcast, Algorithm::kBinomial, count, rank == 0 ? 7 : 0);
-  }
-  ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
+  StartAll(jobs, 1, Collective::kBroadcast, Algorithm::kBinomial, count, 7);
+  Await(jobs);
   EXPECT_THAT(BytesSentBy(0), ElementsAre(kChunkBytes, kChunkBytes, kChunkBytes, 40));
   EXPECT_THAT(BytesSentBy(1), IsEmpty());
   EXPECT_THAT(jobs[1].data, Each(7));
@@ -269,25 +275,13 @@ TEST_F(ExecutorTest, CutsBlocksIntoChunks) {
   EXPECT_THAT(ranks_[0]->executor().jobs(), IsEmpty());
 }
 
-TEST_F(ExecutorTest, AMessageWithoutBytesIsStillAMessage) {
-  MakeRanks(3);
-  TestJob jobs[3];
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks_[rank]->Start(&jobs[rank], 1, Collective::kBarrier, Algorithm::kDissemination, 0, 0);
-  }
-  ASSERT_TRUE(Drive([&] { return jobs[0].ends + jobs[1].ends + jobs[2].ends == 3; }));
-  EXPECT_THAT(BytesSentBy(0), ElementsAre(0, 0));
-}
-
 // A chain of ranks passes on what it has received before all of it has arrived.
 TEST_F(ExecutorTest, PassesOnChunksAsTheyCome) {
   MakeRanks(4, /*buffer_bytes=*/1000);
   TestJob jobs[4];
   const size_t count = 100 * kChunkBytes / sizeof(float);
-  for (int rank = 0; rank < 4; ++rank) {
-    ranks_[rank]->Start(&jobs[rank], 1, Collective::kBroadcast, Algorithm::kBinomial, count, rank == 0 ? 7 : 0);
-  }
-  ASSERT_TRUE(Drive([&] { return std::all_of(jobs, jobs + 4, [](const TestJob& job) { return job.ends == 1; }); }));
+  StartAll(jobs, 1, Collective::kBroadcast, Algorithm::kBinomial, count, 7);
+  Await(jobs);
   for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(7));
   // Rank 2 received from rank 0 and passed on to rank 3.
   const auto sent_on = std::find_if(messages_.begin(), messages_.end(),
@@ -337,23 +331,9 @@ TEST_F(ExecutorTest, AnOwnerMayStartAJobWhenOneEnds) {
     };
     ranks_[rank]->Start(&first[rank], 1, Collective::kAllReduce, Algorithm::kRecursiveDoubling, 10, 2);
   }
-  ASSERT_TRUE(Drive([&] { return second[0].ends == 1 && second[1].ends == 1; }));
+  Await(second);
   EXPECT_THAT(first[1].data, Each(4));
   EXPECT_THAT(second[1].data, Each(6));
-}
-
-TEST_F(ExecutorTest, AJobMayBeUsedAgain) {
-  MakeRanks(3);
-  TestJob jobs[3];
-  for (int round = 1; round <= 5; ++round) {
-    const Algorithm algorithm = round % 2 == 0 ? Algorithm::kRing : Algorithm::kRecursiveDoubling;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks_[rank]->Start(&jobs[rank], round, Collective::kAllReduce, algorithm, 300 * round, 1);
-    }
-    ASSERT_TRUE(
-        Drive([&] { return std::all_of(jobs, jobs + 3, [&](const TestJob& job) { return job.ends == round; }); }));
-    for (const TestJob& job : jobs) EXPECT_THAT(job.data, Each(3));
-  }
 }
 
 TEST_F(ExecutorTest, BytesAreCountedInTheFlightRecord) {
@@ -366,7 +346,7 @@ TEST_F(ExecutorTest, BytesAreCountedInTheFlightRecord) {
   ranks_[0]->Start(&jobs[0], 1, Collective::kAllReduce, Algorithm::kRing, 1000, 1, record);
   EXPECT_EQ(record->state, FlightRecord::State::kRunning);
   ranks_[1]->Start(&jobs[1], 1, Collective::kAllReduce, Algorithm::kRing, 1000, 1);
-  ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
+  Await(jobs);
   EXPECT_EQ(record->sent_bytes, 4000) << "half of the vector twice";
   EXPECT_EQ(record->received_bytes, 4000);
   EXPECT_EQ(record->peers[0].rank, Rank(1));
@@ -384,7 +364,7 @@ TEST_F(ExecutorTest, AnOverwrittenFlightRecordIsLeftAlone) {
   signature.sequence = 2;
   recorder.Add(signature, 0);
   ranks_[1]->Start(&jobs[1], 1, Collective::kAllReduce, Algorithm::kRing, 1000, 1);
-  ASSERT_TRUE(Drive([&] { return jobs[0].ends == 1 && jobs[1].ends == 1; }));
+  Await(jobs);
   EXPECT_EQ(record->sent_bytes, 0);
 }
 

@@ -22,13 +22,13 @@ constexpr size_t kShareBytes = size_t{1} << 20;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kPieceBytesMin = size_t{4} << 10;
 
-// Looks at a line before sleeping peers are woken, which begins with waiting until one's own lines are written: a peer that
+// Looks at a slot before sleeping peers are woken, which begins with waiting until one's own slots are written: a peer that
 // comes at the same time is there by then.
 constexpr int kLooksBeforeRinging = 50;
 
-static_assert(kShareBytesMax == sizeof(BarrierPayload), "what a schedule shares is what a line holds");
+static_assert(kShareBytesMax == sizeof(BarrierPayload), "what a schedule shares is what a slot holds");
 
-// Of a part of the arena: the lines, then the stage, on pages of its own.
+// Of a part of the arena: the slots, then the stage, on pages of its own.
 constexpr size_t kPageBytes = 4096;
 size_t StageOffset(int size) { return (ShmBarrier::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
@@ -62,10 +62,11 @@ MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<Symmetri
       fork_generation_(ForkGeneration()),
       arena_(std::move(arena)),
       slot_bytes_(StageSlotBytes(static_cast<int>(ranks_.size()))),
-      lines_(transport, *arena_, ranks_, RankIn(ranks_, transport->rank())),
+      barrier_(transport, *arena_, ranks_, RankIn(ranks_, transport->rank())),
       places_(ranks_.size()) {
-  LOCKSTEP_CHECK(arena_->bytes_per_rank() == ArenaBytesPerRank(lines_.size())) << arena_->bytes_per_rank() << " bytes";
-  for (const Rank member : ranks_) stage_.push_back(arena_->base(member) + StageOffset(lines_.size()));
+  LOCKSTEP_CHECK(arena_->bytes_per_rank() == ArenaBytesPerRank(barrier_.size()))
+      << arena_->bytes_per_rank() << " bytes";
+  for (const Rank member : ranks_) stage_.push_back(arena_->base(member) + StageOffset(barrier_.size()));
 }
 
 MemoryExecutor::~MemoryExecutor() {
@@ -94,13 +95,13 @@ bool MemoryExecutor::Advance() {
   moved_ = false;
   busy_ = false;
   share_bytes_left_ = kShareBytes;
-  lines_.Ring();  // of the line that Start has written
+  barrier_.Ring();  // of the slot that Start has written
   while (!jobs_.empty() && !jobs_.front()->failing) {
     if (!begun_) Begin(jobs_.front());
     if (!AdvanceJob()) break;
     EndFirst(absl::OkStatus());
   }
-  lines_.Ring();
+  barrier_.Ring();
   if (moved_) transport_->NoteMovement();
   advancing_ = false;
   return moved_;
@@ -139,7 +140,7 @@ inline void MemoryExecutor::BeginPhase(int phase) {
 inline bool MemoryExecutor::AdvanceJob() {
   // The child has none of the memory.
   if (fork_generation_ != ForkGeneration()) {
-    Fail(absl::FailedPreconditionError("memory shared before fork() is of no use in the child"), lines_.rank(),
+    Fail(absl::FailedPreconditionError("memory shared before fork() is of no use in the child"), barrier_.rank(),
          envelope_);
     return false;
   }
@@ -180,18 +181,18 @@ inline void MemoryExecutor::EndFirst(const absl::Status& status) {
 
 inline bool MemoryExecutor::PassBarrier(int barrier) {
   if (!entered_) Enter(barrier);
-  for (; arrived_ < lines_.size() - 1; ++arrived_) {
-    const int neighbour = lines_.rank().value() + 1 + arrived_;
-    const Rank peer(neighbour < lines_.size() ? neighbour : neighbour - lines_.size());
-    const BarrierSlot* const line = Look(peer);
-    if (line == nullptr) return false;
+  for (; arrived_ < barrier_.size() - 1; ++arrived_) {
+    const int neighbour = barrier_.rank().value() + 1 + arrived_;
+    const Rank peer(neighbour < barrier_.size() ? neighbour : neighbour - barrier_.size());
+    const BarrierSlot* const slot = Look(peer);
+    if (slot == nullptr) return false;
     moved_ = true;
-    if (!Equal(line->envelope, envelope_)) {
+    if (!Equal(slot->envelope, envelope_)) {
       Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), " came with another collective")), peer,
-           line->envelope);
+           slot->envelope);
       return false;
     }
-    TakeLine(barrier, peer, line->payload);
+    TakeSlot(barrier, peer, slot->payload);
   }
   return true;
 }
@@ -214,40 +215,40 @@ inline void MemoryExecutor::Enter(int barrier) {
     if (bytes > 0) {
       std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
     }
-    TakeLine(barrier, lines_.rank(), payload);
+    TakeSlot(barrier, barrier_.rank(), payload);
   } else if (TellsPlaces(barrier)) {
     // One byte: the peers, who know what they need of it, look whether that is there.
-    Places& own = places_[lines_.rank().value()];
+    Places& own = places_[barrier_.rank().value()];
     own[0] = memory_->Find(job.input, 1);
     own[1] = job.input == job.output ? own[0] : memory_->Find(job.output, 1);
     std::memcpy(payload.data(), own.data(), sizeof(own));
   }
-  lines_.Enter(envelope_, payload);
+  barrier_.Enter(envelope_, payload);
 }
 
 inline const BarrierSlot* MemoryExecutor::Look(Rank peer) {
-  const BarrierSlot* line = lines_.Arrived(peer);
-  for (int looks = 1; line == nullptr && !lines_.rung() && looks < kLooksBeforeRinging; ++looks) {
-    line = lines_.Arrived(peer);
+  const BarrierSlot* slot = barrier_.Arrived(peer);
+  for (int looks = 1; slot == nullptr && !barrier_.rung() && looks < kLooksBeforeRinging; ++looks) {
+    slot = barrier_.Arrived(peer);
   }
-  if (line != nullptr) return line;
+  if (slot != nullptr) return slot;
   const absl::Status& connection = transport_->status(ranks_[peer.value()]);
   if (connection.ok()) return nullptr;
   // What it wrote before it ended is there by now.
-  line = lines_.Arrived(peer);
-  if (line == nullptr) {
+  slot = barrier_.Arrived(peer);
+  if (slot == nullptr) {
     Fail(absl::UnavailableError(absl::StrCat("barrier with rank ", peer.value(), " over ",
                                              transport_->DescribePeer(ranks_[peer.value()]), ": ",
                                              connection.message())),
          peer, envelope_);
   }
-  return line;
+  return slot;
 }
 
-inline void MemoryExecutor::TakeLine(int barrier, Rank peer, const BarrierPayload& payload) {
+inline void MemoryExecutor::TakeSlot(int barrier, Rank peer, const BarrierPayload& payload) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   if (plan.schedule().step(barrier).kind == Step::Kind::kShare) {
-    // No more is given than a block of scratch holds, and what follows in the line does no harm there.
+    // No more is given than a block of scratch holds, and what follows in the slot does no harm there.
     const size_t bytes = plan.scratch_block_bytes();
     if (bytes == 0) return;
     std::memcpy(scratch_.data() + plan.step(barrier).target_offset + peer.value() * bytes, payload.data(), bytes);
@@ -293,11 +294,7 @@ inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
   if (step.kind != Step::Kind::kReduceMany) {
     const char* const source = Address(step.source, layout.source_offset, piece, /*written=*/false);
     if (source == nullptr) return false;
-    if (step.kind == Step::Kind::kReduce) {
-      plan.reduction().combine(target, target, source, elements);
-    } else if (source != target) {
-      std::memcpy(target, source, piece.bytes);
-    }
+    if (source != target) std::memcpy(target, source, piece.bytes);
     return true;
   }
   targets_.assign(1, target);
@@ -320,7 +317,7 @@ inline char* MemoryExecutor::Address(const Operand& operand, size_t offset, cons
     return windows_[static_cast<int>(operand.window)] + offset + piece.begin + piece.at;
   }
   const bool is_stage = IsStaged(jobs_.front()->plan->schedule().schedule().algorithm);
-  char* const scratch = is_stage ? stage_[lines_.rank().value()] + piece.slot * slot_bytes_ : scratch_.data();
+  char* const scratch = is_stage ? stage_[barrier_.rank().value()] + piece.slot * slot_bytes_ : scratch_.data();
   return scratch + offset + piece.at;
 }
 

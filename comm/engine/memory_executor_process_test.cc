@@ -1,13 +1,10 @@
-// Collectives in shared memory between processes: one that is killed, one that is stopped and wakes up later.
+// Collectives in shared memory between processes, one of which is stopped and wakes up later.
 
 #include <signal.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
@@ -68,41 +65,6 @@ absl::Status DriveIntoThePass(MemoryRank* self) {
   }
   return absl::OkStatus();
 }
-
-// Rank 1 is killed before it comes to a collective, or with an argument in the middle of its pass. Rank 0 is told who.
-LOCKSTEP_RANK_FUNCTION(Killed) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto transport, ConnectInProcess(&self, self.rank(), 2));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto rank, MemoryRank::Create(transport.get(), kCount * sizeof(float), TestDeadline()));
-  MemoryJob job;
-  if (self.rank() == 0 || !self.arguments().empty()) LOCKSTEP_RETURN_IF_ERROR(StartAllReduce(rank.get(), &job, 1));
-  if (self.rank() == 1) {
-    if (!self.arguments().empty()) LOCKSTEP_RETURN_IF_ERROR(DriveIntoThePass(rank.get()));
-    LOCKSTEP_RETURN_IF_ERROR(self.Send("there"));
-    return self.Receive(TestDeadline()).status();
-  }
-  const absl::Status failure = AwaitFailure(rank.get(), job);
-  EXPECT_EQ(job.ends, 0);
-  EXPECT_EQ(job.failed_peer, Rank(1));
-  return self.Send(failure.ToString());
-}
-
-class MemoryPeerDeathTest : public testing::TestWithParam<bool> {};
-
-TEST_P(MemoryPeerDeathTest, IsNoticed) {
-  ProcessGroup::Options options;
-  options.size = 2;
-  if (GetParam()) options.arguments = {"in the pass"};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto group, ProcessGroup::Start("Killed", options));
-  Introduce(group.get(), {0, 1});
-  EXPECT_THAT(group->Receive(1, TestDeadline()), IsOkAndHolds("there"));
-  ASSERT_THAT(group->Signal(1, SIGKILL), IsOk());
-  EXPECT_THAT(group->Receive(0, TestDeadline()),
-              IsOkAndHolds(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("barrier with rank 1 over shm pid"))));
-  EXPECT_THAT(group->Wait(0, TestDeadline()), IsOk());
-}
-
-INSTANTIATE_TEST_SUITE_P(Where, MemoryPeerDeathTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "InThePass" : "BeforeTheBarrier"; });
 
 // Three ranks sum; rank 2 is stopped in the middle of its pass. The others abort, drop their memory, make a world of two with
 // new memory and sum in it. Rank 2 wakes up and does the rest of its pass, in memory that nobody uses any more, until it

@@ -277,7 +277,7 @@ TEST_F(MemoryExecutorTest, APeerThatIsLostBeforeItCameIsNamed) {
   ranks_.resize(2);
 }
 
-// Its lines are there, and what they bring.
+// Its slots are there, and what they bring.
 TEST_F(MemoryExecutorTest, APeerThatIsLostAfterItCameIsNotMissed) {
   MakeRanks(2);
   data(1)[0] = 5;

@@ -1,4 +1,4 @@
-// A rank that runs collectives in shared memory and nothing else, for tests and benchmarks.
+// A rank that runs collectives in shared memory only, for tests.
 
 #ifndef COMM_ENGINE_MEMORY_TESTING_H_
 #define COMM_ENGINE_MEMORY_TESTING_H_
@@ -37,7 +37,7 @@ struct MemoryJob : Job {
   MemoryJob() = default;
   MemoryJob(const MemoryJob&) = delete;
   MemoryJob& operator=(const MemoryJob&) = delete;
-  // Aborts what is in flight: a test has failed.
+  // Aborts the job if it is in flight, as after a failed assertion.
   ~MemoryJob();
 
   MemoryRank* in_flight_of = nullptr;
@@ -51,21 +51,21 @@ struct MemoryJob : Job {
   std::function<void()> then;  // called at the end
 };
 
-// All ranks of the transport, as they are unless `ranks` puts them in another order. Used by one thread.
+// All ranks of the transport, in the order of `ranks` if that is not empty. Used by one thread.
 class MemoryRank : public Executor::Owner {
  public:
-  // Collective. Makes the lines and one region; sleeps meanwhile. Borrows the transport.
+  // Collective. Makes the barrier's slots and one region. Borrows the transport.
   static absl::StatusOr<std::unique_ptr<MemoryRank>> Create(ShmTransport* transport, size_t region_bytes,
                                                             Deadline deadline, std::vector<Rank> ranks = {}) {
     if (ranks.empty()) {
       for (int i = 0; i < transport->size(); ++i) ranks.emplace_back(i);
     }
     std::unique_ptr<MemoryRank> self(new MemoryRank(transport, std::move(ranks)));
-    LOCKSTEP_ASSIGN_OR_RETURN(auto lines, self->MakeArena(MemoryExecutor::ArenaBytesPerRank(transport->size()),
+    LOCKSTEP_ASSIGN_OR_RETURN(auto slots, self->MakeArena(MemoryExecutor::ArenaBytesPerRank(transport->size()),
                                                           /*huge_pages=*/false, deadline));
     LOCKSTEP_RETURN_IF_ERROR(self->AddRegion(region_bytes, deadline).status());
     self->executor_ =
-        std::make_unique<MemoryExecutor>(transport, std::move(lines), self->ranks_, &self->memory_, self.get());
+        std::make_unique<MemoryExecutor>(transport, std::move(slots), self->ranks_, &self->memory_, self.get());
     return self;
   }
   ~MemoryRank() override {
@@ -114,8 +114,8 @@ class MemoryRank : public Executor::Owner {
     executor_->Start(job);
   }
 
-  // Executes what was started, sleeping where nothing moves: a wake-up that is lost lasts until the deadline. False when
-  // the job has not ended by then.
+  // Executes what was started and sleeps while nothing moves, so that a lost wake-up shows as a passed deadline. False when the job
+  // has not ended by then.
   bool Await(const MemoryJob& job, Deadline deadline) {
     while (job.ends == 0 && !deadline.passed()) {
       bool moved = transport_->Progress();

@@ -2,9 +2,9 @@
 //
 // A transport does nothing by itself. One thread at a time holds the progress lock: it polls the transport and the clients, runs
 // completions and sleeps in WaitForEvent when nothing moves. A thread that waits for a result takes the progress lock if it is
-// free, so a blocking collective is executed by its caller and wakes nobody. Only when an operation is in flight that
-// nobody waits for, or what completed operations sent has not left, does the engine's own thread ("lockstep-io") take it, and
-// it hands it back to the first waiter.
+// free, so a blocking collective is executed by its caller and wakes nobody. The engine's own thread ("lockstep-io") takes the lock
+// only when nobody waits for an operation in flight, or when what completed operations sent has not left. It hands the lock to the
+// first waiter.
 //
 // The engine's mutex is the lock that Transport's comment asks for. Whoever holds it may post operations; completions run
 // with it held. A holder of the progress lock that sleeps does not hold the mutex.
@@ -26,30 +26,31 @@ namespace lockstep {
 
 class ProgressEngine {
  public:
-  // Something with operations in flight that must be looked after.
+  // Something with operations in flight.
   class Client {
    public:
     virtual ~Client() = default;
-    // Moves what it can without waiting that the transport knows nothing of; a share of it where it is much, since others wait
-    // for the mutex. True when anything moved, and then it is called again. Called after each Transport::Progress, and
-    // before whoever holds the progress lock sleeps. Adds and removes no clients.
+    // Continues work that the transport does not do, without waiting, and for a bounded time, since others wait for the mutex.
+    // True when anything moved; it is then called again. Called after each Transport::Progress, and before the holder of the
+    // progress lock sleeps. Adds and removes no clients.
     virtual bool Poll() { return false; }
     // Acts on deadlines that have passed and returns the next one.
     virtual Deadline CheckDeadlines() = 0;
   };
 
-  // The transport must outlive the engine. `spin` is how long a caller who asks for it polls before it sleeps; zero where
+  // The transport must outlive the engine. `spin`: how long a caller who asks for it polls before it sleeps. Zero where
   // ranks outnumber cores.
   ProgressEngine(Transport* transport, std::chrono::nanoseconds spin);
 
-  // Stops. No client may be left.
+  // Stops.
+  // REQUIRES  all clients have been removed
   ~ProgressEngine();
 
   ProgressEngine(const ProgressEngine&) = delete;
   ProgressEngine& operator=(const ProgressEngine&) = delete;
 
-  // All that anybody waits for is done, and nothing will be begun any more: waits until they have left Drive, and ends the thread.
-  // Idempotent.
+  // Waits until all threads have left Drive, and ends the engine's thread. Idempotent.
+  // REQUIRES  everything that anybody waits for is done, and nothing more will begin
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   Mutex* mutex() ABSL_LOCK_RETURNED(mu_) { return &mu_; }
@@ -60,26 +61,26 @@ class ProgressEngine {
   void AddClient(Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveClient(Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // An operation has begun, or ended, that may progress without a waiter. The first one starts the engine's thread.
+  // An operation that must progress without a waiter has begun, or ended. The first one starts the engine's thread.
   void AddBackgroundWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveBackgroundWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // A client has a deadline that its last answer to CheckDeadlines did not know.
+  // A client has a new deadline, unknown at its last CheckDeadlines.
   void NoteDeadline(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Something that a waiter may be waiting for has changed. Any thread; it need not hold the progress lock.
+  // Something that a waiter may be waiting for has changed. Any thread, also without the progress lock.
   void Notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Drives, or waits for whoever drives, until `done` is true or the deadline has passed.
+  // Drives the transport, or waits for the thread that does, until `done` is true or the deadline has passed.
   void Drive(const std::atomic<bool>& done, Deadline deadline, bool spin) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Polls with the progress lock until `done` (null: until a waiter wants it or no background work is left). `eager`: does not sleep at
-  // once when nothing moves, but polls, or yields the core where ranks outnumber cores.
+  // Polls with the progress lock until `done` (null: until a waiter wants the lock or no background work is left). `eager`: before it
+  // sleeps it polls for a while, or yields the core where ranks outnumber cores.
   void Run(const std::atomic<bool>* done, Deadline deadline, bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ThreadMain() ABSL_LOCKS_EXCLUDED(mu_);
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whoever executed an operation is about to go: the thread is to see to what has not left, if anything.
+  // The thread that drove is about to leave Drive. The engine's thread takes over if something has not left.
   void HandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.

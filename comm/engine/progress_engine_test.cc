@@ -133,10 +133,11 @@ class LaggingTransport : public FakeTransport {
   std::atomic<int> left_{0};
 };
 
-// Acts once its deadline has passed.
+// Polls something that the transport knows nothing of, and acts once its deadline has passed.
 class FakeClient : public ProgressEngine::Client {
  public:
-  FakeClient(ProgressEngine* engine, std::function<void()> act) : engine_(engine), act_(std::move(act)) {
+  FakeClient(ProgressEngine* engine, std::function<bool()> poll, std::function<void()> act = nullptr)
+      : engine_(engine), poll_(std::move(poll)), act_(std::move(act)) {
     MutexLock lock(engine_->mutex());
     engine_->AddClient(this);
   }
@@ -149,6 +150,7 @@ class FakeClient : public ProgressEngine::Client {
     deadline_ = deadline;
     engine_->NoteDeadline(deadline);
   }
+  bool Poll() override { return poll_ && poll_(); }
   Deadline CheckDeadlines() override {
     if (!deadline_.passed()) return deadline_;
     deadline_ = Deadline::Infinite();
@@ -158,27 +160,9 @@ class FakeClient : public ProgressEngine::Client {
 
  private:
   ProgressEngine* const engine_;
+  const std::function<bool()> poll_;
   const std::function<void()> act_;
   Deadline deadline_ = Deadline::Infinite();  // under the engine's mutex
-};
-
-// Works on something that the transport knows nothing of.
-class PolledClient : public ProgressEngine::Client {
- public:
-  PolledClient(ProgressEngine* engine, std::function<bool()> poll) : engine_(engine), poll_(std::move(poll)) {
-    MutexLock lock(engine_->mutex());
-    engine_->AddClient(this);
-  }
-  ~PolledClient() override {
-    MutexLock lock(engine_->mutex());
-    engine_->RemoveClient(this);
-  }
-  bool Poll() override { return poll_(); }
-  Deadline CheckDeadlines() override { return Deadline::Infinite(); }
-
- private:
-  ProgressEngine* const engine_;
-  const std::function<bool()> poll_;
 };
 
 // Operations that nobody need wait for, until it goes out of scope.
@@ -390,13 +374,13 @@ TEST(ProgressEngine, ClientsArePolledAsLongAsTheyMove) {
   ProgressEngine engine(&transport, nanoseconds::zero());
   std::atomic<bool> done{false};
   int polls = 0;
-  const PolledClient mover(&engine, [&] {
+  const FakeClient mover(&engine, [&] {
     EXPECT_EQ(transport.polls(), ++polls);
     done = polls == 100;
     return true;
   });
   int others_polls = 0;
-  const PolledClient other(&engine, [&] {
+  const FakeClient other(&engine, [&] {
     ++others_polls;
     return false;
   });
@@ -412,7 +396,7 @@ TEST(ProgressEngine, ClientsArePolledAfterASleepAndBesideATransportThatMoves) {
   ProgressEngine engine(&transport, nanoseconds::zero());
   std::atomic<bool> done{false};
   std::atomic<bool> there{false};
-  const PolledClient client(&engine, [&] {
+  const FakeClient client(&engine, [&] {
     if (there) done = true;
     return there.load();
   });
@@ -433,29 +417,6 @@ TEST(ProgressEngine, ClientsArePolledAfterASleepAndBesideATransportThatMoves) {
   EXPECT_TRUE(done);
 }
 
-TEST(ProgressEngine, DeadlinesAreLookedAfterByACaller) {
-  FakeTransport transport;
-  ProgressEngine engine(&transport, nanoseconds::zero());
-  std::atomic<bool> done{false};
-  FakeClient client(&engine, [&] { done = true; });
-  const auto begin = Deadline::Clock::now();
-  client.Set(Deadline::AfterMs(20));
-  engine.Drive(done, Soon(), false);
-  EXPECT_TRUE(done);
-  EXPECT_GE(Deadline::Clock::now() - begin, milliseconds(20));
-}
-
-TEST(ProgressEngine, DeadlinesAreLookedAfterByItsOwnThread) {
-  FakeTransport transport;
-  ProgressEngine engine(&transport, nanoseconds::zero());
-  std::atomic<bool> done{false};
-  FakeClient client(&engine, [&] { done = true; });
-  Background background(&engine);
-  ASSERT_TRUE(transport.AwaitSleeper());
-  client.Set(Deadline::AfterMs(1));  // noted while the thread sleeps
-  EXPECT_TRUE(AwaitTrue(done));
-}
-
 // A transport that is never idle leaves no pause in which to look at the clock, and yet somebody must.
 TEST(ProgressEngine, DeadlinesAreLookedAfterWhileDataMoves) {
   FakeTransport transport;
@@ -465,7 +426,7 @@ TEST(ProgressEngine, DeadlinesAreLookedAfterWhileDataMoves) {
     if (!done) transport.Arrive(busy);
   };
   transport.Arrive(busy);
-  FakeClient client(&engine, [&] { done = true; });
+  FakeClient client(&engine, nullptr, [&] { done = true; });
   client.Set(Deadline::AfterMs(5));
   engine.Drive(done, Soon(), false);
   EXPECT_TRUE(done);

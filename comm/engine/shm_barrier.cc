@@ -9,8 +9,8 @@ ShmBarrier::ShmBarrier(ShmTransport* transport, const SymmetricArena& arena, con
   LOCKSTEP_CHECK(arena.bytes_per_rank() >= BytesPerRank(static_cast<int>(ranks.size())))
       << arena.bytes_per_rank() << " bytes for " << ranks.size() << " ranks";
   for (const Rank member : ranks) {
-    BarrierSlot* const lines = reinterpret_cast<BarrierSlot*>(arena.base(member));
-    peers_.push_back({lines + 2 * rank.value(), member});
+    BarrierSlot* const slots = reinterpret_cast<BarrierSlot*>(arena.base(member));
+    peers_.push_back({slots + 2 * rank.value(), member});
   }
   own_ = reinterpret_cast<const BarrierSlot*>(arena.base(ranks[rank.value()]));
 }
@@ -20,10 +20,10 @@ void ShmBarrier::Enter(const Envelope& envelope, const BarrierPayload& payload) 
   rung_ = false;
   for (int i = 0; i < size(); ++i) {
     if (i == rank_.value()) continue;
-    BarrierSlot& line = peers_[i].lines[sequence_ & 1];
-    line.envelope = envelope;
-    line.payload = payload;
-    line.sequence.store(sequence_, std::memory_order_release);
+    BarrierSlot& slot = peers_[i].slots[sequence_ & 1];
+    slot.envelope = envelope;
+    slot.payload = payload;
+    slot.sequence.store(sequence_, std::memory_order_release);
   }
 }
 

@@ -1,22 +1,22 @@
 // ShmBarrier: the barrier in shared memory that orders the ranks of a communicator.
 //
-// A rank that enters writes a line to every other and waits for one from each. What any rank did before it entered happens
-// before what any rank does after it has read all lines. A line brings a few bytes along.
+// A rank that enters writes a slot of every other rank and waits for its own slot from each. What any rank did before it entered
+// happens before what any rank does after it has read all slots. A slot brings a few bytes along.
 //
-//   part   = line[2] for each writer       in the part of the reader: rank w writes lines 2w and 2w + 1 of every other's part
-//   line   = sequence:u64 envelope:32 bytes payload:24 bytes, one cache line; little-endian as the machine is
+//   segment = slot[2] for each writer      in the reader's segment of the arena: rank w writes slots 2w and 2w + 1 of every other rank
+//   slot    = sequence:u64 envelope:32 bytes payload:24 bytes, one cache line, in the machine's byte order (little-endian)
 //
-// The sequence number counts the communicator's barriers from 1; barrier k uses line k mod 2. The envelope is the signature
+// The sequence number counts the communicator's barriers from 1; barrier k uses slot k mod 2. The envelope is the signature
 // of the collective whose ranks enter: the expected number with another envelope is a mismatch of calls.
 //
-// Two lines suffice. A writer overwrites its line of barrier k when it enters k + 2. It has then read the line of k + 1 from
-// every rank, and a rank writes that only after it has read all lines of k. So nobody still reads the line of k.
+// Two slots suffice. A writer overwrites its slot of barrier k when it enters k + 2. It has then read the slot of k + 1 from
+// every rank, and a rank writes that only after it has read all slots of k. So nobody still reads the slot of k.
 //
-// Ordering. The sequence number is stored last, with release: whoever loads it, with acquire, sees the line and all that its
-// writer did before. In the other direction: a reader's line of k + 1 is released after it read the line of k, and acquired
-// by the writer before it writes k + 2. Waking a sleeper takes more (transport/shm/doorbell.h): Ring has a sequentially
-// consistent fence between the stores of the lines and the look at the peers' bells, and Arrived loads sequentially
-// consistently, as the sleeper's arming of its bell is; so either it sees the line or its bell is seen armed.
+// Ordering. The sequence number is stored last, with release: whoever loads it, with acquire, sees the slot and all that its
+// writer did before. In the other direction: a reader's slot of k + 1 is released after it read the slot of k, and acquired
+// by the writer before it writes k + 2. Waking a sleeper takes more (transport/shm/doorbell.h). Ring has a sequentially consistent
+// fence between the stores of the slots and the loads of the peers' bells. Arrived loads with sequential consistency, as the
+// sleeper arms its bell. So either the sleeper sees the slot, or the writer sees the armed bell.
 
 #ifndef COMM_ENGINE_SHM_BARRIER_H_
 #define COMM_ENGINE_SHM_BARRIER_H_
@@ -46,11 +46,12 @@ static_assert(sizeof(BarrierSlot) == 64, "one cache line");
 // Externally synchronised, together with the transport.
 class ShmBarrier {
  public:
-  // Of an arena, on small pages, for a barrier of `size` ranks.
+  // The bytes of each segment of an arena, on small pages, for a barrier of `size` ranks.
   static constexpr size_t BytesPerRank(int size) { return 2 * sizeof(BarrierSlot) * static_cast<size_t>(size); }
 
-  // The arena is ready; of each part of it the first BytesPerRank(size) bytes are used for nothing else. Borrows it and the
-  // transport. `ranks`: the transport's rank of each rank of the communicator. `rank`: this one's, in the communicator.
+  // `ranks`: the transport's rank of each rank of the communicator. `rank`: this one's, in the communicator. Borrows arena and
+  // transport.
+  // REQUIRES  the arena is ready; the first BytesPerRank(size) bytes of each segment are used for nothing else
   ShmBarrier(ShmTransport* transport, const SymmetricArena& arena, const std::vector<Rank>& ranks, Rank rank);
 
   ShmBarrier(const ShmBarrier&) = delete;
@@ -59,26 +60,26 @@ class ShmBarrier {
   int size() const { return static_cast<int>(peers_.size()); }
   Rank rank() const { return rank_; }
 
-  // Begins the next barrier: writes the lines. Every line of the one before has been read. Ring is to be called before this
-  // thread turns to anything else: apart, because the fence in it waits until the lines are written, and until then
-  // there is other work to do.
+  // Begins the next barrier: writes the slots. Ring is a call of its own because its fence waits until the slots are written; until
+  // then there is other work to do.
+  // REQUIRES  every slot of the barrier before has been read. Ring follows before this thread does anything else.
   void Enter(const Envelope& envelope, const BarrierPayload& payload);
 
-  // Wakes the peers that sleep, if lines were written since the last call.
+  // Wakes the peers that sleep, if slots were written since the last call.
   void Ring() {
     if (!rung_) RingPeers();
   }
   bool rung() const { return rung_; }
 
-  // The peer's line of the barrier that was entered last; null while it is not there.
+  // The peer's slot of the barrier that was entered last; null until the peer has written it.
   const BarrierSlot* Arrived(Rank peer) const {
-    const BarrierSlot& line = own_[2 * peer.value() + (sequence_ & 1)];
-    return line.sequence.load() == sequence_ ? &line : nullptr;
+    const BarrierSlot& slot = own_[2 * peer.value() + (sequence_ & 1)];
+    return slot.sequence.load() == sequence_ ? &slot : nullptr;
   }
 
  private:
   struct Peer {
-    BarrierSlot* lines = nullptr;  // that this rank writes, as mapped here
+    BarrierSlot* slots = nullptr;  // the two slots that this rank writes, as mapped here
     Rank transport_rank;
   };
 
@@ -91,7 +92,7 @@ class ShmBarrier {
   const BarrierSlot* own_ = nullptr;
 
   uint64_t sequence_ = 0;
-  bool rung_ = true;  // since lines were written last
+  bool rung_ = true;  // since slots were written last
 };
 
 }  // namespace lockstep

@@ -1,14 +1,13 @@
-// SymmetricMemory: the regions of memory that all ranks of one communicator have before them, and what lies where in them.
+// SymmetricMemory: the regions of memory that all ranks of one communicator map, and the places in them.
 //
-// A region is a ready SymmetricArena whose members are the communicator's ranks: a part for each rank, as large on all. All
-// ranks add the same regions in the same order, so a region has one number on all of them. A place is a region and an offset
-// from where a part begins: eight bytes that tell a peer where a buffer of this rank's lies, wherever either has mapped it.
-// Ranks need not use equal offsets, nor the same region.
+// A region is a ready SymmetricArena whose members are the communicator's ranks, with a segment of the same size for each. All
+// ranks add the same regions in the same order, so a region has the same number on all of them. A place is a region and an offset
+// from the beginning of a segment: eight bytes that tell a peer where a buffer of this rank lies, wherever either has mapped it.
+// Ranks may use different offsets and different regions.
 //
-// Lifetime. A region that was removed stays mapped until the jobs (comm/engine/memory_executor.h) that had been started when that was
-// noticed are done. It is noticed when the next job is done or the next region added; once the memory is closed, at once.
-// Removing concerns this rank alone, and takes from it its peers' parts too: a collective in which a peer still uses
-// the region then fails.
+// Lifetime. A removal is noticed when the next job (comm/engine/memory_executor.h) is done or the next region added; once the memory is
+// closed, at once. The region then stays mapped until all jobs are done that had been started by that time. Removing affects this rank
+// alone: it loses its peers' segments, too. A collective in which a peer still uses the region then fails.
 
 #ifndef COMM_ENGINE_SYMMETRIC_MEMORY_H_
 #define COMM_ENGINE_SYMMETRIC_MEMORY_H_
@@ -27,7 +26,7 @@
 
 namespace lockstep {
 
-// Externally synchronised by the progress engine's mutex, but for Remove, which any thread may call.
+// Externally synchronised by the progress engine's mutex, except Remove, which any thread may call.
 class SymmetricMemory {
  public:
   // place = region:24 offset:40
@@ -42,28 +41,29 @@ class SymmetricMemory {
   SymmetricMemory(const SymmetricMemory&) = delete;
   SymmetricMemory& operator=(const SymmetricMemory&) = delete;
 
-  // INVALID_ARGUMENT when a part is larger than kRegionBytesMax; RESOURCE_EXHAUSTED after 2^24 - 1 regions. The same answer
-  // on all ranks.
+  // Adds a region. INVALID_ARGUMENT when a segment is larger than kRegionBytesMax, RESOURCE_EXHAUSTED after 2^24 - 1 regions. The same
+  // answer on all ranks.
   absl::Status Add(std::shared_ptr<SymmetricArena> arena);
 
-  // Of an arena that was added. Idempotent.
+  // Removes an arena that was added. Idempotent.
   void Remove(const SymmetricArena& arena) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Where the memory lies; kNowhere unless all of it is in this rank's part of one region, and for no bytes.
+  // Where the memory lies. kNowhere for 0 bytes, and unless all of it is in this rank's segment of one region.
   Place Find(const void* data, size_t bytes) const;
 
-  // The memory at a place in a rank's part, as mapped here; null unless all of it is in a region.
+  // The memory at a place in a rank's segment, as mapped here; null unless all of it is in a region.
   char* Address(Rank rank, Place place, size_t bytes) const;
 
-  // For the executor: jobs that may use what is here. They are done in the order in which they were started.
+  // For the executor: jobs that may use these regions. They are done in the order in which they were started.
   void OnJobStarted() { ++jobs_started_; }
   void OnJobDone() {
     ++jobs_done_;
-    // Relaxed: a removal that is not seen now is seen later.
+    // Relaxed: a removal that is missed now is noticed later.
     if (leaving_ > 0 || removal_asked_.load(std::memory_order_relaxed)) LockAndSweep();
   }
 
-  // No job is in flight, and none will be started: gives back what was removed. Nothing may be added or looked for any more.
+  // Unmaps what was removed. Nothing may be added or found any more.
+  // REQUIRES  no job is in flight, and none will be started
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -71,16 +71,16 @@ class SymmetricMemory {
     uint64_t number = 0;
     std::shared_ptr<SymmetricArena> arena;
     std::vector<char*> parts;  // by the communicator's rank
-    size_t bytes = 0;          // of each part
-    uintptr_t begin = 0;       // this rank's part
-    // Removed: to be given back when so many jobs are done.
+    size_t bytes = 0;          // of each segment
+    uintptr_t begin = 0;       // of this rank's segment
+    // Removed: to be unmapped when job number `last_job` is done.
     bool leaving = false;
     uint64_t last_job = 0;
   };
   static bool BeginsAfter(uintptr_t address, const Region* region) { return address < region->begin; }
 
   void LockAndSweep() ABSL_LOCKS_EXCLUDED(mu_);
-  // Marks regions that were removed as leaving, and gives back those that no job uses.
+  // Marks removed regions as leaving, and unmaps those that no job uses.
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.

@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"

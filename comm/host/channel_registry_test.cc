@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "base/rank.h"
-#include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/control/control_types.h"

@@ -1,11 +1,9 @@
 #include "comm/plan/collectives.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/rank.h"
@@ -169,23 +167,6 @@ TEST_F(CollectivesTest, ReduceScatter) {
 TEST_F(CollectivesTest, BarrierHasNoData) {
   EXPECT_EQ(BarrierRequest().collective, Collective::kBarrier);
   EXPECT_EQ(BarrierRequest().count, 0);
-}
-
-// The requests are good for what they are made for.
-TEST_F(CollectivesTest, RequestsRun) {
-  world_.Run([](Communicator& self) {
-    std::vector<float> all(3), one = {self.rank().value() + 1.0f};
-    const TensorView block = *TensorView::Vector(one.data(), DType::kF32, 1);
-    const TensorView whole = *TensorView::Vector(all.data(), DType::kF32, 3);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest gather, AllGatherRequest(self, block, whole));
-    ASSERT_THAT(self.Run(gather), IsOk());
-    EXPECT_THAT(all, ::testing::ElementsAre(1, 2, 3));
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CollectiveRequest scatter,
-                                  ReduceScatterRequest(self, whole, block, ReduceOp::kSum));
-    ASSERT_THAT(self.Run(scatter), IsOk());
-    EXPECT_THAT(one, ::testing::ElementsAre(3.0f * (self.rank().value() + 1)));
-    ASSERT_THAT(self.Run(BarrierRequest()), IsOk());
-  });
 }
 
 const std::vector<int64_t> kCounts = {4, 2, 0};  // of ranks 0, 1, 2

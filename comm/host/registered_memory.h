@@ -1,5 +1,5 @@
-// RegisteredMemory: buffers of a communicator's allocator that its ranks do not share. A transport whose device needs memory registered
-// registers them once (Transport::RegisterMemory), rather than for each message.
+// RegisteredMemory: buffers of a communicator's allocator that its ranks do not share. A transport whose device needs registered memory
+// registers them once (Transport::RegisterMemory) instead of for each message.
 
 #ifndef COMM_HOST_REGISTERED_MEMORY_H_
 #define COMM_HOST_REGISTERED_MEMORY_H_
@@ -16,18 +16,18 @@
 
 namespace lockstep {
 
-// Shared by a communicator and its buffers, which may outlive it. Thread-safe; nobody holds the engine's mutex.
+// Shared by a communicator and its buffers, which may outlive it. Thread-safe; callers do not hold the engine's mutex.
 class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
  public:
   // The engine outlives the first call of Close.
   explicit RegisteredMemory(ProgressEngine* engine) : engine_(engine) {}
 
-  // A buffer of zeros. A transport that cannot register it sends from it all the same.
+  // A buffer of zeros. A transport that cannot register it can still send from it.
   // ERRORS  INVALID_ARGUMENT    0 bytes
   //         RESOURCE_EXHAUSTED  there is no memory
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes);
 
-  // The communicator is over: all of it is deregistered. Buffers remain memory like any other.
+  // The communicator is over: deregisters all buffers. They stay valid as ordinary memory.
   void Close();
 
  private:

@@ -1,7 +1,7 @@
 // SelfCommunicator: the communicator of a world of one. It is a TransportCommunicator over a loopback network of its own: a collective is
 // at most a copy, and a message goes from this rank to itself.
 //
-// THREADS  none, until a message is in flight that nobody waits for: then `lockstep-io`.
+// THREADS  none, until a message is in flight that nobody waits for; then `lockstep-io`
 
 #ifndef COMM_HOST_SELF_COMMUNICATOR_H_
 #define COMM_HOST_SELF_COMMUNICATOR_H_
@@ -33,7 +33,7 @@ class LoopbackOfOne {
 
 class SelfCommunicator : private LoopbackOfOne, public TransportCommunicator {
  public:
-  // `timeout`: of a message, where the request names none.
+  // `timeout`: of a message whose request names none.
   explicit SelfCommunicator(size_t flight_records, std::chrono::milliseconds timeout = std::chrono::minutes(30));
 
   absl::Status CheckMemory(size_t bytes) override { return Communicator::CheckMemory(bytes); }

@@ -1,7 +1,6 @@
 #include "comm/host/self_communicator.h"
 
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -1,12 +1,10 @@
-// What a TransportCommunicator keeps of each call; its own parts only.
+// What a TransportCommunicator keeps of each call. Included by its own source files only.
 
 #ifndef COMM_HOST_TRANSPORT_CALL_H_
 #define COMM_HOST_TRANSPORT_CALL_H_
 
-#include <cstddef>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +31,7 @@ class TransportCommunicator::CallState : public WorkState {
   using WorkState::Reset;
 
   // Guarded by the engine's mutex.
-  Ref<CallState> group;      // that this is a member of
+  Ref<CallState> group;      // the group that this is a member of
   int members_left = 0;      // of a group
   absl::Status first_error;  // of a group's members
 
@@ -58,13 +56,13 @@ struct TransportCommunicator::AskedArena {
   std::unique_ptr<SymmetricArena> arena;
 };
 
-// A job with what goes before and after it. Pooled.
+// A job with the work before and after it. Pooled.
 struct TransportCommunicator::Call : Job {
-  Plan call_plan;  // of which Job::plan is a part; the last one's, too
+  Plan call_plan;  // owns Job::plan; kept until the next use of this call
   CallState* work = nullptr;
-  bool at_once = false;        // not timed yet, and need not be if it is over before its caller waits
-  Ref<CallState> background;   // holds `work` when nobody need wait for it
-  std::vector<char> prepared;  // the input, where it had to be read before
+  bool at_once = false;        // the clock was not read for it yet; not needed if it is done before its caller waits
+  Ref<CallState> background;   // holds `work` if nobody has to wait for it
+  std::vector<char> prepared;  // a copy of the input, if it had to be read before the collective
 };
 
 struct TransportCommunicator::Message : MessageCall {
@@ -81,7 +79,7 @@ struct TransportCommunicator::Message : MessageCall {
 struct TransportCommunicator::Group {
   struct Member {
     Ref<CallState> state;
-    // A collective, if there is no message.
+    // A collective, unless there is a message.
     CollectiveRequest request;
     Plan plan;
     std::unique_ptr<Message> message;
@@ -91,7 +89,7 @@ struct TransportCommunicator::Group {
   int depth = 1;
   Ref<CallState> work;  // of all members
   std::vector<Member> members;
-  absl::Status refused;  // the first call that was
+  absl::Status refused;  // the error of the first refused call
 };
 
 }  // namespace lockstep

@@ -260,7 +260,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->at_once = in_shared_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
                                    : stays && call->plan->exchange().has_value();
   if (in_shared_memory) memory_executor_->Start(call);
-  // The line that it may have written takes as long to come to a peer as what follows takes.
+  // The slot that it may have written takes as long to come to a peer as what follows takes.
   history_.Add(call->signature);
   call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, {});
   if (begins) call->record->state = FlightRecord::State::kRunning;

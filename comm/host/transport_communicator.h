@@ -1,7 +1,7 @@
 // A communicator over two channels of a transport, with schedules of our own: one channel for collectives, one for messages.
 //
-// Communicators of one process that share a world share its transport, engine and control channel, and nothing else: each has
-// its own order of calls, its own failure, its own deadlines.
+// Communicators of one process on one world share its transport, engine and control channel. Each has its own order of calls,
+// failure and deadlines.
 
 #ifndef COMM_HOST_TRANSPORT_COMMUNICATOR_H_
 #define COMM_HOST_TRANSPORT_COMMUNICATOR_H_
@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,7 +43,7 @@ namespace lockstep {
 
 struct TransportCommunicatorOptions {
   ChannelId channel = 0;  // even; the next is for messages
-  // The transport's rank of each rank, where these are a part of the world or in another order; empty: all, as they are.
+  // The transport's rank of each rank. Empty: they are the same.
   std::vector<Rank> ranks;
   size_t chunk_bytes = 256 << 10;
   AlgorithmOverrides algorithms;
@@ -53,11 +52,11 @@ struct TransportCommunicatorOptions {
   std::chrono::milliseconds timeout{1800000};
   size_t flight_records = 256;
   WorldShape shape;                  // of these ranks
-  std::shared_ptr<CostModel> costs;  // of the communicator that this is a part of, if any
+  std::shared_ptr<CostModel> costs;  // of the communicator that this one was split from, if any
   std::string description;           // how the ranks are connected and why
-  // Of this process's communicators on the world; outlives them. Null: there is no other, and no part of this one.
+  // Of this process's communicators on the world; outlives them. Null: this is the only one, and cannot be split.
   ChannelRegistry* registry = nullptr;
-  // Part of the engine's transport, when all ranks of the world that share a host share memory through it; else null.
+  // The part of the engine's transport by which all ranks that share a host share memory; null unless all of them do.
   ShmTransport* shared_memory = nullptr;
 };
 
@@ -74,11 +73,11 @@ class TransportCommunicator : public Communicator,
   // Leaves.
   ~TransportCommunicator() override;
 
-  // Makes the shared memory of the shared-memory algorithms, where all ranks can map it; elsewhere nothing.
-  // Collective, to be called once, before anything else. `arena` is a number for these ranks alone. When a rank could not make
-  // it, all go on without; an error means that the ranks may not know the same.
+  // Makes the memory of the shared-memory algorithms if all ranks can map it; otherwise does nothing. Collective, to be called once,
+  // before anything else. `arena`: a number that only these ranks use. When a rank cannot make the memory, all go on without. After
+  // an error some ranks may have it and others not.
   absl::Status ShareMemory(uint32_t arena, Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
-  // Whether it made any.
+  // Whether ShareMemory made memory.
   bool SharesMemory() const ABSL_LOCKS_EXCLUDED(mu());
 
   Rank rank() const override { return rank_; }
@@ -108,15 +107,14 @@ class TransportCommunicator : public Communicator,
   std::string FlightRecords() const override;
   std::string Describe() const override;
 
-  // What the control channel announced for this channel: ends the communicator. Any thread.
+  // A failure that the control channel announced for this channel: ends the communicator. Any thread.
   void OnFailure(const absl::Status& status) override;
 
   // For heartbeats. Any thread, never blocks.
   Progress progress() const override;
 
-  // What this rank called as collective `sequence`, in words that are equal on all ranks that called the same. Empty when it
-  // has not, when that was too long ago, or when the communicator is busy: nothing that is worth asking about then. Any
-  // thread, never blocks.
+  // What this rank called as collective `sequence`, in a text that is equal on all ranks that made the same call. Empty if it made
+  // no such call yet, if that was too long ago, or if the communicator is busy. Any thread, never blocks.
   std::string CalledAs(uint64_t sequence) const override ABSL_LOCKS_EXCLUDED(mu());
 
  private:
@@ -130,41 +128,41 @@ class TransportCommunicator : public Communicator,
 
   // Whether the topology has all ranks on one host.
   bool OnOneHost() const;
-  // What each rank gives, in rank order; bytes on the wire, in the order of this machine and so of all. Collective.
+  // The values of all ranks, in rank order, sent as bytes in this machine's order. Collective. `what` describes it in errors.
   template <typename T>
   absl::StatusOr<std::vector<T>> AllGather(const T& mine, const char* what);
   // The transport's ranks, by rank here.
   std::vector<Rank> Members() const;
-  // Good until the next one is looked for.
+  // The result is valid until the next call.
   absl::StatusOr<const Plan*> FindPlan(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // Whether all memory that the call uses on this rank is the communicator's own.
+  // Whether all buffers that the call uses on this rank are from the communicator's allocator.
   bool InSharedMemory(const CollectiveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // Collective. The error is the same on all ranks, but for DEADLINE_EXCEEDED and that of a communicator that has failed.
+  // Collective. Errors are the same on all ranks, except DEADLINE_EXCEEDED and that of a communicator that has failed.
   absl::StatusOr<std::unique_ptr<SymmetricArena>> MakeArena(uint32_t arena, size_t bytes, bool huge_pages,
                                                             Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
 
-  // Inside a group of this thread's, a call is put into it instead. `plan` may be null: found by the request. `*state` may be
-  // null: taken from those that nobody holds any more.
+  // If this thread has a group open, the call is put into it instead. If `plan` is null, it is found by the request. If `*state` is
+  // null, one that nobody holds any more is taken.
   absl::Status RunPlanned(const CollectiveRequest& request, const Plan* plan) ABSL_LOCKS_EXCLUDED(mu());
   absl::Status StartPlanned(const CollectiveRequest& request, const Plan* plan, Ref<CallState>* state)
       ABSL_LOCKS_EXCLUDED(mu());
-  // Without `background`, whoever started it waits for it.
+  // `background`: nobody has to wait for it.
   template <typename Request>
   absl::StatusOr<Ref<CallState>> StartMessage(const Request& request, MessageInfo* info, bool background)
       ABSL_LOCKS_EXCLUDED(mu());
   absl::Status FinishMessage(const absl::StatusOr<Ref<CallState>>& message);
 
-  // A call is prepared, then launched, so that a group launches at once what it has prepared. Preparing finds the plan and
-  // scales the input, or copies it aside, for which it gives up the lock. Launching hands the call to the executor, which
-  // completes `work`. With `background`, which is the same object, nobody need wait for it. `check`: this is the exchange
-  // of signatures that precedes a collective in checked mode.
+  // A call is prepared, then launched, so that a group can launch all its calls together. Preparing finds the plan and scales the
+  // input or copies it aside; it gives up the lock meanwhile. Launching hands the call to the executor, which completes `work`.
+  // With `background`, which is the same object, nobody has to wait for it. `check`: this is the exchange of signatures that
+  // precedes a collective in checked mode.
   absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, const Plan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // What LaunchCall comes to in a world of one.
+  // Executes a launched call in a world of one.
   void CopyAlone(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // Reads the clock for a launched call: its deadline, and the times of its record.
+  // Reads the clock for a launched call. Sets its deadline and the times of its record.
   void TimeCall(Call* call, std::chrono::milliseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchMessage(std::unique_ptr<Message> message, bool background) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status RunUnchecked(const CollectiveRequest& request, const Plan* plan, bool check) ABSL_LOCKS_EXCLUDED(mu());
@@ -186,11 +184,11 @@ class TransportCommunicator : public Communicator,
   void OnLeave() override ABSL_LOCKS_EXCLUDED(mu());
 
   Rank TransportRank(Rank rank) const { return options_.ranks.empty() ? rank : options_.ranks[rank.value()]; }
-  // Of those in flight, the first that was called; null when there is none.
+  // The first collective in flight; null if there is none.
   const Job* FirstJob() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // That, or the first message; nothing where nothing is in flight.
+  // The name of that, else of the first message in flight; empty if there is neither.
   OperationName FirstInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // The error of a call that finds the communicator over.
+  // The error of a call on this communicator once it is over.
   absl::Status Over(const OperationName& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
     return NotStarted(status_, call, ended_in_);
   }
@@ -198,12 +196,12 @@ class TransportCommunicator : public Communicator,
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void FailCalls(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // A peer calls the same now, but called something else before.
+  // The error when a peer makes the same call now, but made a different one before.
   absl::Status HistoryError(uint64_t sequence, Rank peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
-  // Called with the engine's mutex held, which the interfaces cannot name.
+  // Called with the engine's mutex held; the interfaces cannot annotate it.
   void OnDone(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
   void OnOperationFailed(Job* job, const absl::Status& status, Rank peer, const Envelope& expected,
                          const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) override;
@@ -222,9 +220,9 @@ class TransportCommunicator : public Communicator,
   const Rank rank_;
   const int size_;
 
-  // Read by the heartbeat without the lock: each is a number of its own, and a stale one does no harm.
+  // Read by the heartbeat without the lock. They are independent, and a stale value does no harm.
   std::atomic<uint64_t> started_{0};
-  std::atomic<uint64_t> completed_{0};  // and all before it
+  std::atomic<uint64_t> completed_{0};  // this collective and all before it
 
   std::atomic<uint64_t> monitored_barriers_{0};  // entered so far
 
@@ -237,24 +235,23 @@ class TransportCommunicator : public Communicator,
   // Guarded by the engine's mutex.
   Executor executor_;
   PointToPoint messages_;
-  // Of ranks that share memory; null elsewhere. Calls are executed by one of the two executors, each of which has its own
-  // order.
+  // For ranks that share memory, else null. A call is executed by one of the two executors; each has its own order.
   std::shared_ptr<SymmetricMemory> memory_;  // shared with buffers, which may outlive the communicator
   std::unique_ptr<MemoryExecutor> memory_executor_;
-  std::string no_memory_;  // why there is none, though there could be
+  std::string no_memory_;  // why ranks of one host share no memory; else empty
   std::vector<AskedArena*> asked_arenas_;
   FlightRecorder recorder_;
   History history_;
   PlanCache plans_;
   absl::Status status_;
-  OperationName ended_in_;  // what was in flight when that was set
-  // Set between a failure noticed here and its announcement; passes when none comes.
+  OperationName ended_in_;  // the operation in flight when status_ became an error
+  // True from a failure noticed here to its announcement. If none comes by the deadline, `fallback_` ends the communicator.
   bool failure_expected_ = false;
   absl::Status fallback_;
   Deadline fallback_deadline_ = Deadline::Infinite();
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> free_calls_;
-  // Of calls that were started. They are given out in turn, again once nobody else holds them.
+  // Pool for started calls. A state is used again once nobody else holds it.
   std::vector<Ref<CallState>> states_;
   size_t next_state_ = 0;
   std::unique_ptr<Group> group_;  // the one that is open

@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
-#include "base/fork.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
@@ -30,8 +28,6 @@
 #include "tests/communicator_testing.h"
 #include "tests/ranks.h"
 #include "transport/loopback/loopback.h"
-#include "transport/net/socket.h"
-#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -223,7 +219,6 @@ class TcpMembers {
     });
     return errors;
   }
-  SocketAddress address(int rank) const { return transports_[rank]->address(); }
 
  private:
   TcpTransports transports_;
@@ -247,44 +242,6 @@ TEST(TransportCommunicatorErrors, ARefusedConnectionIsNoMismatchOfCollectives) {
     EXPECT_THAT(errors[1], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 1: reduce #1"), HasSubstr(c.text),
                                                                      Not(HasSubstr("collectives differ")))));
   }
-}
-
-// Of two processes that claim rank 1 the second is told so.
-TEST(TransportCommunicatorErrors, ASecondProcessInARanksPlaceIsNoMismatchOfCollectives) {
-  TcpMembers members([](TcpTransportOptions*) {});
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd first, Connect(members.address(0), Soon(), false));
-  const TcpTransportOptions known = TestOptions(1, 2);
-  Hello hello;
-  hello.job_id = known.job_id;
-  hello.world_id = known.world_id;
-  hello.source = Rank(1);
-  hello.target = Rank(0);
-  hello.channel = Options().channel;
-  hello.chunk_bytes = static_cast<uint32_t>(known.chunk_bytes);
-  hello.instance = 99;
-  const std::string bytes = EncodeHello(hello);
-  ASSERT_THAT(SendAll(first.get(), bytes.data(), bytes.size(), Soon()), IsOk());
-  EXPECT_THAT(members.Reduce()[1],
-              StatusIs(Code::kFailedPrecondition,
-                       AllOf(HasSubstr("peer already had a connection from rank 1"),
-                             HasSubstr("claimed by two processes"), Not(HasSubstr("collectives differ")))));
-}
-
-// The ranks make the same calls; one is a call behind.
-TEST(TransportCommunicatorErrors, ARankThatIsACallBehindIsToldSo) {
-  LoopbackWorld world(2, {}, Options());
-  std::vector<absl::Status> errors(2);
-  world.Run([&](Communicator& self) {
-    Buffers buffers;
-    CollectiveRequest bcast = buffers.Request(Collective::kBroadcast);
-    if (self.rank() == Rank(0)) {
-      EXPECT_THAT(self.Run(bcast), IsOk());
-    }
-    errors[self.rank().value()] = self.Run(buffers.Request(Collective::kAllReduce));
-  });
-  EXPECT_THAT(errors, ::testing::Contains(StatusIs(
-                          Code::kFailedPrecondition,
-                          AllOf(HasSubstr("rank 0 called broadcast #1"), HasSubstr("; rank 1 called all_reduce #1")))));
 }
 
 // The sum is the same: the blocks are not.
@@ -363,10 +320,9 @@ TEST(TransportCommunicatorErrors, DestructionWithAGroupOpenSaysSo) {
   Member self(&network, 0);
   Buffers buffers;
   ASSERT_THAT(self.communicator->StartGroup(), IsOk());
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   self.communicator.reset();
-  EXPECT_THAT(work->Wait(Deadline::Now()),
+  EXPECT_THAT(work.Wait(Deadline::Now()),
               StatusIs(Code::kFailedPrecondition, HasSubstr("destroyed with a group open: its 1 calls")));
 }
 
@@ -379,15 +335,14 @@ TEST(TransportCommunicatorErrors, AMessageEndsWithItsPeerOrItsDeadline) {
   receive.bytes = 1;
   receive.source = Rank(1);
   receive.tag = 3;
-  absl::StatusOr<Work> orphan = world.communicator(0)->StartReceive(receive);
-  ASSERT_THAT(orphan.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work orphan, world.communicator(0)->StartReceive(receive));
   receive.source = kAnySource;
   receive.timeout = milliseconds(40);
   EXPECT_THAT(world.communicator(2)->Receive(receive),
               StatusIs(Code::kDeadlineExceeded, HasSubstr("receive from any rank with tag 3 (1 B) did not finish")));
   world.network().Disconnect(Rank(1));
-  EXPECT_THAT(orphan->Wait(Soon()), StatusIs(Code::kAborted, HasSubstr("receive from rank 1 with tag 3")));
-  EXPECT_EQ(ToText(GetErrorInfo(orphan->Wait(Soon()))), "failed_rank=1 collective=receive");
+  EXPECT_THAT(orphan.Wait(Soon()), StatusIs(Code::kAborted, HasSubstr("receive from rank 1 with tag 3")));
+  EXPECT_EQ(ToText(GetErrorInfo(orphan.Wait(Soon()))), "failed_rank=1 collective=receive");
   EXPECT_THAT(world.communicator(0)->status(), StatusIs(Code::kAborted));
 }
 
@@ -471,12 +426,11 @@ TEST(TransportCommunicatorErrors, AnOperationsDeadlineEndsIt) {
     if (wait == 0) {
       status = self.Run(request);
     } else {
-      absl::StatusOr<Work> work = self.Start(request);
-      ASSERT_THAT(work.status(), IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
       const Deadline deadline = Soon();
       // Somebody waits, or nobody does.
-      while (wait == 1 && !work->done() && !deadline.passed()) std::this_thread::yield();
-      status = work->Wait(Soon());
+      while (wait == 1 && !work.done() && !deadline.passed()) std::this_thread::yield();
+      status = work.Wait(Soon());
     }
     EXPECT_GE(Deadline::Clock::now() - begin, milliseconds(40));
     EXPECT_THAT(status, StatusIs(Code::kDeadlineExceeded,
@@ -498,18 +452,16 @@ TEST(TransportCommunicatorErrors, TheEarliestDeadlineCounts) {
   LoopbackWorld world(2, {}, Options());
   Communicator& self = *world.communicator(0);
   Buffers buffers;
-  absl::StatusOr<Work> first = self.Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(first.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work first, self.Start(buffers.Request(Collective::kAllReduce)));
   CollectiveRequest request = buffers.Request(Collective::kAllReduce);
   request.timeout = milliseconds(40);
-  absl::StatusOr<Work> second = self.Start(request);
-  ASSERT_THAT(second.status(), IsOk());
-  EXPECT_THAT(first->Wait(Deadline::AfterMs(20'000)), StatusIs(Code::kDeadlineExceeded, HasSubstr("#2")));
-  EXPECT_TRUE(first->done());
-  ExpectErrorOf(Collective::kAllReduce, first->Wait(Soon()), self.status());
-  ExpectErrorOf(Collective::kAllReduce, second->Wait(Soon()), self.status());
-  EXPECT_EQ(GetErrorInfo(first->Wait(Soon())).sequence, 1u);
-  EXPECT_EQ(GetErrorInfo(second->Wait(Soon())).sequence, 2u);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work second, self.Start(request));
+  EXPECT_THAT(first.Wait(Deadline::AfterMs(20'000)), StatusIs(Code::kDeadlineExceeded, HasSubstr("#2")));
+  EXPECT_TRUE(first.done());
+  ExpectErrorOf(Collective::kAllReduce, first.Wait(Soon()), self.status());
+  ExpectErrorOf(Collective::kAllReduce, second.Wait(Soon()), self.status());
+  EXPECT_EQ(GetErrorInfo(first.Wait(Soon())).sequence, 1u);
+  EXPECT_EQ(GetErrorInfo(second.Wait(Soon())).sequence, 2u);
 }
 
 TEST(TransportCommunicatorErrors, AbortEndsABlockingCallOfAnotherThread) {
@@ -542,9 +494,9 @@ TEST(TransportCommunicatorErrors, DestructionCancelsWhatIsInFlightAndWorkOutlive
   Buffers buffers;
   std::vector<Work> works;
   for (int i = 0; i < 3; ++i) {
-    absl::StatusOr<Work> work = self->communicator->Start(buffers.Request(Collective::kAllReduce, 100'000));
-    ASSERT_THAT(work.status(), IsOk());
-    works.push_back(*std::move(work));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work,
+                                  self->communicator->Start(buffers.Request(Collective::kAllReduce, 100'000)));
+    works.push_back(std::move(work));
   }
   std::thread waiter([work = works[0]]() mutable {
     EXPECT_THAT(work.Wait(Soon()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
@@ -559,33 +511,12 @@ TEST(TransportCommunicatorErrors, DestructionAfterAFailureIsQuiet) {
   LoopbackNetwork network(2);
   Member self(&network, 0);
   Buffers buffers;
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   self.communicator->OnFailure(absl::AbortedError("rank 1 died"));
   self.communicator->OnFailure(absl::InternalError("and more"));
-  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
+  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
   self.communicator.reset();
-  EXPECT_THAT(work->Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
-}
-
-// Two communicators on one transport: a failure ends one of them.
-TEST(TransportCommunicatorErrors, AFailureEndsOneChannelOnly) {
-  LoopbackNetwork network(2);
-  std::vector<std::unique_ptr<Member>> members;
-  std::vector<std::unique_ptr<TransportCommunicator>> others;
-  for (int rank = 0; rank < 2; ++rank) {
-    members.push_back(std::make_unique<Member>(&network, rank));
-    TransportCommunicatorOptions options = Options();
-    options.channel = 2;
-    others.push_back(std::make_unique<TransportCommunicator>(members.back()->engine.get(), nullptr, options));
-  }
-  members[0]->communicator->Abort("enough");
-  ::lockstep::testing::RunRanks(2, [&](int rank) {
-    Buffers buffers;
-    EXPECT_THAT(members[rank]->communicator->Run(buffers.Request(Collective::kAllReduce)), StatusIs(Code::kAborted));
-    EXPECT_THAT(others[rank]->Run(buffers.Request(Collective::kAllReduce)), IsOk());
-  });
-  others.clear();
+  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kAborted, ::testing::EndsWith(": rank 1 died")));
 }
 
 TEST(TransportCommunicatorErrors, ProgressCountsWhatWasStartedAndWhatCompleted) {
@@ -594,12 +525,11 @@ TEST(TransportCommunicatorErrors, ProgressCountsWhatWasStartedAndWhatCompleted) 
   Member other(&network, 1);
   EXPECT_EQ(self.communicator->progress().started, 0);
   Buffers buffers, other_buffers;
-  absl::StatusOr<Work> work = self.communicator->Start(buffers.Request(Collective::kAllReduce));
-  ASSERT_THAT(work.status(), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.communicator->Start(buffers.Request(Collective::kAllReduce)));
   EXPECT_EQ(self.communicator->progress().started, 1);
   EXPECT_EQ(self.communicator->progress().completed, 0);
   EXPECT_THAT(other.communicator->Run(other_buffers.Request(Collective::kAllReduce)), IsOk());
-  EXPECT_THAT(work->Wait(Soon()), IsOk());
+  EXPECT_THAT(work.Wait(Soon()), IsOk());
   EXPECT_EQ(self.communicator->progress().completed, 1);
 }
 

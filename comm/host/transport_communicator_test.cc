@@ -75,10 +75,9 @@ TEST(TransportCommunicatorTest, AnExchangeOfTwoRanksIsOverAtOnceForWhoComesLast)
       const auto all_reduce = [&](int rank) {
         return MakeRequest(Collective::kAllReduce, DType::kF32, count, values[rank].data(), values[rank].data());
       };
-      absl::StatusOr<Work> first = world.communicator(0)->Start(all_reduce(0));
-      ASSERT_THAT(first, IsOk());
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work first, world.communicator(0)->Start(all_reduce(0)));
       ASSERT_THAT(world.communicator(1)->Run(all_reduce(1)), IsOk());
-      ASSERT_THAT(first->Wait(Deadline::AfterMs(30'000)), IsOk());
+      ASSERT_THAT(first.Wait(Deadline::AfterMs(30'000)), IsOk());
       for (const auto& result : values) ASSERT_THAT(result, Each(3)) << "round " << round;
     }
     EXPECT_THAT(world.communicator(0)->FlightRecords(), Not(HasSubstr("done at once")));

@@ -1,8 +1,9 @@
-// Checked requests from tensors: what the C ABI and other callers with arguments from outside go through.
+// Checked requests from tensors, for the C ABI and other callers whose arguments come from outside.
 //
-// Each returns a request for Communicator::Run or Start, or INVALID_ARGUMENT saying which argument is wrong and why: a tensor
-// that is not contiguous, dtypes, devices or element counts that do not fit together, an op without meaning for the
-// dtype, a root outside the world, input and output that overlap in another way than in place.
+// RETURNS  a request for Communicator::Run or Start
+// ERRORS   INVALID_ARGUMENT says which argument is wrong and why: a tensor that is not contiguous; dtypes, devices or element counts
+//          that do not fit together; an op without meaning for the dtype; a root outside the world; input and output that overlap
+//          but are not in place
 
 #ifndef COMM_PLAN_COLLECTIVES_H_
 #define COMM_PLAN_COLLECTIVES_H_
@@ -21,12 +22,12 @@ absl::StatusOr<CollectiveRequest> AllReduceRequest(const TensorView& input, cons
 absl::StatusOr<CollectiveRequest> BroadcastRequest(const Communicator& communicator, const TensorView& tensor,
                                                    Rank root);
 
-// `output` is looked at on the root alone and may be a default-constructed view elsewhere.
+// `output` is used on the root alone and may be a default-constructed view elsewhere.
 absl::StatusOr<CollectiveRequest> ReduceRequest(const Communicator& communicator, const TensorView& input,
                                                 const TensorView& output, ReduceOp op, Rank root);
 
-// The following have a block for each rank. Without counts all are of one size. With counts, one for each rank and equal on
-// all, block r has counts[r] elements; the blocks lie one behind the other in rank order. The request borrows them.
+// The following have a block for each rank, one behind the other in rank order. Without counts all are of one size. With counts
+// block r has counts[r] elements; all ranks give the same counts, and the request borrows them.
 
 // output: all blocks; input: this rank's. In place: input is block `rank` of output.
 absl::StatusOr<CollectiveRequest> AllGatherRequest(const Communicator& communicator, const TensorView& input,
@@ -37,19 +38,19 @@ absl::StatusOr<CollectiveRequest> ReduceScatterRequest(const Communicator& commu
                                                        const TensorView& output, ReduceOp op,
                                                        absl::Span<const int64_t> counts = {});
 
-// As all-gather, but `output` is looked at on the root alone and may be a default-constructed view elsewhere.
+// As all-gather, but `output` is used on the root alone and may be a default-constructed view elsewhere.
 absl::StatusOr<CollectiveRequest> GatherRequest(const Communicator& communicator, const TensorView& input,
                                                 const TensorView& output, Rank root,
                                                 absl::Span<const int64_t> counts = {});
 
-// output: this rank's block of the root's input, which is looked at there alone. In place: output is the root's block.
+// output: this rank's block of the root's input, which is used there alone. In place: output is the root's block.
 absl::StatusOr<CollectiveRequest> ScatterRequest(const Communicator& communicator, const TensorView& input,
                                                  const TensorView& output, Rank root,
                                                  absl::Span<const int64_t> counts = {});
 
 // Block r of input goes to rank r, block r of output comes from rank r. In place: the same tensor. With counts each rank has
-// its own two lists: input_counts[r] elements go to rank r and output_counts[r] come from it, and where two ranks disagree
-// about what goes between them the receiver finds out.
+// two lists of its own: input_counts[r] elements go to rank r and output_counts[r] come from it. If two ranks disagree about
+// what goes between them, the receiver's call fails.
 absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicator, const TensorView& input,
                                                   const TensorView& output, absl::Span<const int64_t> input_counts = {},
                                                   absl::Span<const int64_t> output_counts = {});

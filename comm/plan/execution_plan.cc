@@ -51,7 +51,7 @@ absl::optional<ExecutionPlan::Exchange> ExecutionPlan::FindExchange() const {
     if (IsMessage(kind) && layout.chunks.chunks() > 1) return absl::nullopt;
     if (kind == Step::Kind::kSend) ++sends;
     if (kind == Step::Kind::kReceive || kind == Step::Kind::kReceiveReduce) ++receives;
-    if (kind == Step::Kind::kReceiveReduce || kind == Step::Kind::kReduce || kind == Step::Kind::kReduceMany) ++folds;
+    if (kind == Step::Kind::kReceiveReduce || kind == Step::Kind::kReduceMany) ++folds;
     for (const int32_t earlier : layout.step->after) {
       if (kind == Step::Kind::kSend && schedule().step(earlier).kind != Step::Kind::kCopy) return absl::nullopt;
     }

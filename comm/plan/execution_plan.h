@@ -1,9 +1,9 @@
-// ExecutionPlan: a schedule laid over memory: where every step's operands lie, and how they are cut into chunks.
+// ExecutionPlan: a schedule laid over memory. It says where every step's operands lie, and how they are cut into chunks.
 //
-// All that can be worked out before a collective is called the second time. Immutable; shared by the cache, prepared
-// collectives and the operations in flight. Offsets are in bytes from where the caller's buffers begin, and those of
-// operands in another rank's windows from where that rank's caller's begin: the layouts are the same on every rank, but a
-// window that is one block of the vector begins at another place of it on each (IsOwnBlock() in comm/schedule/schedule.h).
+// Computed once, so that calls like the first need not. Immutable; shared by the cache, prepared collectives and the operations
+// in flight. Offsets are in bytes from the beginning of the caller's buffers. For an operand in another rank's window they count
+// from the beginning of that rank's buffers. Layouts are the same on every rank, but a window that is one block of the vector
+// begins elsewhere in it on each rank (IsOwnBlock() in comm/schedule/schedule.h).
 
 #ifndef COMM_PLAN_EXECUTION_PLAN_H_
 #define COMM_PLAN_EXECUTION_PLAN_H_
@@ -28,17 +28,16 @@ class ExecutionPlan {
   struct Options {
     std::shared_ptr<const PreparedSchedule> schedule;
     BlockLayout input;
-    BlockLayout output;  // of scratch as well; the same as the input's but for an all-to-all with counts
+    BlockLayout output;  // of scratch as well; differs from the input's only in an all-to-all with counts
     int64_t element_bytes = 1;
     int64_t chunk_bytes = 1;
-    // Of the collectives that reduce.
+    // For collectives that reduce.
     Reduction reduction;
     ReduceManyFunction reduce_many = nullptr;
-    // Of those whose folds multiply what they read by `factor`, in the place of reduce_many.
+    // Used instead of reduce_many where the reduction multiplies what it reads by `factor`.
     ScaledSumFunction scaled_sum = nullptr;
     double factor = 1;
-    // The envelope says the elements of its message's step, not the vector's: an all-to-all with counts, whose ranks
-    // know only their own.
+    // The envelope's count is that of its message, not of the vector: in an all-to-all with counts, where ranks know only their own.
     bool count_per_message = false;
   };
 
@@ -52,11 +51,11 @@ class ExecutionPlan {
     const Step* step = nullptr;
     ChunkLayout chunks{0, 1, 1};
     int64_t elements = 0;
-    // Of the operands that the step has.
+    // Set for operands that the step has.
     size_t source_offset = 0;
     size_t target_offset = 0;
-    // Before this step begins: steps that must be complete, and one more where its lane has an earlier message, which must be
-    // posted whole.
+    // How many things hold this step back: each step that must be complete before it counts one; an earlier message in its lane,
+    // which must be posted whole, counts one more.
     int32_t held_by = 0;
     int32_t lane_next = PreparedSchedule::kNone;
     absl::Span<const int32_t>
@@ -74,17 +73,17 @@ class ExecutionPlan {
   const PreparedSchedule& schedule() const { return *options_.schedule; }
   const StepLayout& step(int index) const { return steps_[index]; }
   size_t element_bytes() const { return static_cast<size_t>(options_.element_bytes); }
-  // Of a rank's own scratch: none where it is a stage.
+  // Of a rank's own scratch; 0 where the scratch is a stage.
   size_t scratch_bytes() const { return scratch_bytes_; }
-  // From one block of scratch to the next: the size of the vector's largest block, or on a stage of the largest piece of it.
-  // What a rank gives in a kShare step is no longer.
+  // From one block of scratch to the next: the size of the vector's largest block, on a stage of the largest piece of it. A
+  // rank gives no more than this in a kShare step.
   size_t scratch_block_bytes() const { return static_cast<size_t>(scratch_block_ * options_.element_bytes); }
-  // In shared memory: in how many rounds the schedule is executed, and how many elements of each block are moved in each at most.
-  // One round of whole blocks but for staged schedules (comm/schedule/stage.h).
+  // In shared memory: the rounds in which the schedule is executed, and the most elements of each block that one round moves. Only
+  // staged schedules (comm/schedule/stage.h) have more than one round.
   int64_t rounds() const { return rounds_; }
   int64_t piece_elements() const { return piece_; }
   const Reduction& reduction() const { return options_.reduction; }
-  // A kReduceMany step's work, on `elements` of each term and target.
+  // Executes a kReduceMany step on `elements` of each term and target.
   void ReduceMany(void* const* targets, size_t target_count, const void* const* terms, size_t term_count,
                   size_t elements) const {
     if (options_.scaled_sum == nullptr) return options_.reduce_many(targets, target_count, terms, term_count, elements);
@@ -92,7 +91,7 @@ class ExecutionPlan {
   }
   bool count_per_message() const { return options_.count_per_message; }
 
-  // Of an all-reduce in which this rank and one other give each other the whole vector, and nobody else takes part.
+  // Set for an all-reduce in which this rank and one other send each other the whole vector, and nobody else takes part.
   struct Exchange {
     Rank peer;
     size_t bytes = 0;

@@ -19,7 +19,7 @@ bool KeepsRankOrder(const CollectiveRequest& request, Algorithm algorithm) {
   return ReducesInRankOrder(request.collective, algorithm) && (!narrow || RoundsOnce(request.collective, algorithm));
 }
 
-// Up to the next number of four binary digits and zeros: sizes that differ by less than an eighth are priced alike.
+// Up to the next number of four binary digits and zeros: sizes that differ by less than an eighth get the same choice.
 size_t RoundedUp(size_t bytes) {
   if (bytes < 16) return bytes;
   const int zeros = 60 - __builtin_clzll(bytes);

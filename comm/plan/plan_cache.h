@@ -1,5 +1,5 @@
-// PlanCache: the schedules and plans of one communicator, so that a call like an earlier one is looked up rather than worked
-// out. Bounded; what has no room is worked out again.
+// PlanCache: the schedules and plans of one communicator. A call like an earlier one is looked up instead of computed. Bounded: what
+// was evicted is computed again.
 //
 // Externally synchronised. Finding a plan allocates nothing.
 
@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
@@ -33,22 +32,22 @@ class PlanCache {
     AlgorithmOverrides algorithms;
     bool deterministic = false;
     WorldShape shape;
-    // Of the communicator that this one is made from, if any: taken over where it is of the same world.
+    // Of the communicator that this one was split from, if any. Used if it is for a world like this one.
     std::shared_ptr<CostModel> costs;
   };
 
-  // Works out what there is to choose from, so that no call need do it.
+  // Prepares the cost model, so that no call needs to.
   explicit PlanCache(Options options);
 
   // To be used under the lock of this cache.
   const std::shared_ptr<CostModel>& costs() const { return options_.costs; }
 
-  // The ranks share memory: buffers of their own may go inline or over a stage. Before the first Find.
+  // The ranks share memory: ordinary buffers may also use the inline and staged algorithms. Before the first Find.
   void AllowSharedMemory() { shared_memory_ = true; }
 
-  // `shared`: all ranks' buffers lie in memory that all of them map. INVALID_ARGUMENT for a request that cannot be carried
-  // out, saying why. Plans with counts of their own are made anew each time: whoever repeats such a call prepares
-  // it. The pointer is good until the next call.
+  // The plan of the request. `shared`: all ranks' buffers lie in memory that all of them map. The pointer is good until the next
+  // call. Plans with counts are not cached: whoever repeats such a call prepares it.
+  // ERRORS  INVALID_ARGUMENT says why the request cannot be executed
   absl::StatusOr<const std::shared_ptr<const CallPlan>*> Find(const CollectiveRequest& request, bool shared);
 
  private:
@@ -85,10 +84,10 @@ class PlanCache {
 
   Options options_;  // constant after construction
   bool shared_memory_ = false;
-  std::array<Entry, kEntries> entries_;       // by the key's hash; a newer one takes the place of an older
-  std::shared_ptr<const CallPlan> uncached_;  // the last one with counts of its own
+  std::array<Entry, kEntries> entries_;       // by the key's hash; a newer entry replaces an older one
+  std::shared_ptr<const CallPlan> uncached_;  // the last one with counts
   std::map<std::tuple<Collective, Algorithm, Rank>, std::shared_ptr<const PreparedSchedule>> schedules_;
-  // By the algorithms that are allowed, as bits, and the size: a choice takes up to half a millisecond where there are many ranks.
+  // By the allowed algorithms, as bits, and the size. With many ranks a choice takes up to half a millisecond.
   std::map<std::tuple<Collective, uint32_t, size_t>, Algorithm> choices_;
 };
 

@@ -165,7 +165,7 @@ TEST(PlanCache, WhatLiesInSharedMemoryGoesDirectly) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("communicator's allocator")));
 }
 
-TEST(PlanCache, WhereMemoryIsSharedOrdinaryBuffersGoByLinesAndOverTheStage) {
+TEST(PlanCache, WhereMemoryIsSharedOrdinaryBuffersGoInlineAndOverTheStage) {
   PlanCache::Options options = OptionsFor(4);
   options.shape.network = MakeNetwork(kSharedMemory, kTcpBetweenHosts, /*ranks_per_host=*/4);
   PlanCache without(options), with(options);

@@ -1,5 +1,5 @@
-// A schedule with what the executor wants to know about it worked out once: who waits for whom, and whether chunk by chunk.
-// Of shared-memory schedules, whose steps follow one another: the phases between barriers.
+// A schedule with what the executors need to know about it, computed once: which step waits for which, and whether chunk by chunk.
+// For shared-memory schedules, whose steps run one after the other: the phases between barriers.
 
 #ifndef COMM_PLAN_PREPARED_SCHEDULE_H_
 #define COMM_PLAN_PREPARED_SCHEDULE_H_
@@ -29,7 +29,7 @@ class PreparedSchedule {
   // In shared memory: the steps before the first barrier, between two, or after the last.
   struct Phase {
     int32_t begin = 0;
-    int32_t end = 0;  // the barrier, but of the last phase
+    int32_t end = 0;  // the barrier; of the last phase, the number of steps
   };
 
   explicit PreparedSchedule(Schedule schedule);

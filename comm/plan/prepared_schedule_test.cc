@@ -1,50 +1,36 @@
+// Prepared schedules, and plans of them.
+
 #include "comm/plan/prepared_schedule.h"
 
-#include <map>
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/rank.h"
-#include "base/status_matchers.h"
+#include "comm/plan/execution_plan.h"
+#include "comm/schedule/block_layout.h"
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/schedule_memory.h"
+#include "comm/schedule/stage.h"
+#include "comm/schedule/verify/schedule_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
 
+using schedule_testing::Copy;
+using schedule_testing::Input;
+using schedule_testing::Output;
+using schedule_testing::Receive;
+using schedule_testing::ReceiveReduce;
+using schedule_testing::Scratch;
+using schedule_testing::Send;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr int32_t kNone = Step::kNone;
-
-Operand Input(int block, int blocks = 1) { return {Window::kInput, block, blocks}; }
-Operand Output(int block, int blocks = 1) { return {Window::kOutput, block, blocks}; }
-Operand Scratch(int block, int blocks = 1) { return {Window::kScratch, block, blocks}; }
-
-Step MakeStep(Step::Kind kind, int peer, Operand source, Operand target, Step::After after) {
-  Step step;
-  step.kind = kind;
-  step.peer = Rank(peer);
-  step.source = source;
-  step.target = target;
-  step.after = std::move(after);
-  return step;
-}
-
-Step Send(int peer, Operand source, Step::After after = {}) {
-  return MakeStep(Step::Kind::kSend, peer, source, {}, after);
-}
-Step Receive(int peer, Operand target, Step::After after = {}) {
-  return MakeStep(Step::Kind::kReceive, peer, {}, target, after);
-}
-Step ReceiveReduce(int peer, Operand source, Operand target, Step::After after = {}) {
-  return MakeStep(Step::Kind::kReceiveReduce, peer, source, target, after);
-}
-Step Copy(Operand source, Operand target, Step::After after = {}) {
-  return MakeStep(Step::Kind::kCopy, 0, source, target, after);
-}
 
 PreparedSchedule Prepare(std::vector<Step> steps) {
   Schedule schedule;
@@ -62,8 +48,8 @@ TEST(PreparedSchedule, NothingToDoIsASchedule) {
 
 TEST(PreparedSchedule, MessagesOfOneDirectionWithOnePeerFormALane) {
   const PreparedSchedule schedule =
-      Prepare({Send(1, Input(0)), Receive(1, Output(0)), Send(2, Input(0)), Copy(Input(1), Output(1)),
-               Send(1, Input(1)), ReceiveReduce(1, Input(2), Output(2)), Send(1, Input(2))});
+      Prepare({Send(Input(0), 1), Receive(1, Output(0)), Send(Input(0), 2), Copy(Input(1), Output(1)),
+               Send(Input(1), 1), ReceiveReduce(1, Input(2), Output(2)), Send(Input(2), 1)});
   const auto lane = [&](int i) { return std::make_pair(schedule.links(i).lane_previous, schedule.links(i).lane_next); };
   EXPECT_EQ(lane(0), std::make_pair(kNone, 4));
   EXPECT_EQ(lane(1), std::make_pair(kNone, 5));
@@ -76,7 +62,7 @@ TEST(PreparedSchedule, MessagesOfOneDirectionWithOnePeerFormALane) {
 
 TEST(PreparedSchedule, DependentsAreThoseThatNameAStep) {
   const PreparedSchedule schedule = Prepare(
-      {Receive(1, Output(0)), Send(2, Output(0), {0}), Copy(Output(0), Output(1), {0}), Send(2, Output(1), {2, 1, 0})});
+      {Receive(1, Output(0)), Send(Output(0), 2, {0}), Copy(Output(0), Output(1), {0}), Send(Output(1), 2, {2, 1, 0})});
   EXPECT_THAT(schedule.dependents(0), ElementsAre(1, 2, 3));
   EXPECT_THAT(schedule.dependents(1), ElementsAre(3));
   EXPECT_THAT(schedule.dependents(2), ElementsAre(3));
@@ -91,58 +77,52 @@ bool Chunkwise(const Step& earlier, Step step) {
 }
 
 TEST(PreparedSchedule, WhatPassesOnABlockGoesChunkByChunk) {
-  EXPECT_TRUE(Chunkwise(Receive(1, Output(2)), Send(2, Output(2))));
-  EXPECT_TRUE(Chunkwise(ReceiveReduce(1, Input(2), Output(2)), Send(2, Output(2))));
+  EXPECT_TRUE(Chunkwise(Receive(1, Output(2)), Send(Output(2), 2)));
+  EXPECT_TRUE(Chunkwise(ReceiveReduce(1, Input(2), Output(2)), Send(Output(2), 2)));
   EXPECT_TRUE(Chunkwise(Receive(1, Scratch(1)), ReceiveReduce(2, Scratch(1), Scratch(1))));
-  EXPECT_TRUE(Chunkwise(Receive(1, Output(1, 2)), Send(2, Output(1, 2))));
+  EXPECT_TRUE(Chunkwise(Receive(1, Output(1, 2)), Send(Output(1, 2), 2)));
   // In place they meet in the same memory, out of place not at all.
-  EXPECT_TRUE(Chunkwise(Send(1, Input(2)), Receive(2, Output(2))));
+  EXPECT_TRUE(Chunkwise(Send(Input(2), 1), Receive(2, Output(2))));
 }
 
 TEST(PreparedSchedule, WhatMeetsElsewhereWaitsForTheWhole) {
-  EXPECT_FALSE(Chunkwise(Receive(1, Output(1)), Send(2, Output(0, 2)))) << "a part of what is sent";
-  EXPECT_FALSE(Chunkwise(Receive(1, Output(0, 2)), Send(2, Output(1)))) << "more than what is sent";
-  EXPECT_FALSE(Chunkwise(Receive(1, Output(1)), Send(2, Input(0, 2)))) << "in place, a part of what is sent";
-  EXPECT_FALSE(Chunkwise(Receive(1, Output(0)), Send(2, Output(1)))) << "no memory in common";
-  EXPECT_FALSE(Chunkwise(Receive(1, Scratch(0)), Send(2, Output(0)))) << "no memory in common";
+  EXPECT_FALSE(Chunkwise(Receive(1, Output(1)), Send(Output(0, 2), 2))) << "a part of what is sent";
+  EXPECT_FALSE(Chunkwise(Receive(1, Output(0, 2)), Send(Output(1), 2))) << "more than what is sent";
+  EXPECT_FALSE(Chunkwise(Receive(1, Output(1)), Send(Input(0, 2), 2))) << "in place, a part of what is sent";
+  EXPECT_FALSE(Chunkwise(Receive(1, Output(0)), Send(Output(1), 2))) << "no memory in common";
+  EXPECT_FALSE(Chunkwise(Receive(1, Scratch(0)), Send(Output(0), 2))) << "no memory in common";
 }
 
 TEST(PreparedSchedule, BytesAreCountedByTheTargetWhereThereIsOne) {
-  EXPECT_EQ(SizingOperand(Send(1, Scratch(3))), Scratch(3));
+  EXPECT_EQ(SizingOperand(Send(Scratch(3), 1)), Scratch(3));
   EXPECT_EQ(SizingOperand(Receive(1, Output(3))), Output(3));
   EXPECT_EQ(SizingOperand(Copy(Input(2), Scratch(0))), Scratch(0));
 }
 
-// For every schedule there is: lanes are the messages in list order, dependents the reverse of `after`.
-TEST(PreparedSchedule, LinksOfEveryScheduleAreConsistent) {
-  for (int c = 0; c < kCollectiveCount; ++c) {
-    const Collective collective = static_cast<Collective>(c);
-    for (const Algorithm algorithm : AlgorithmsFor(collective)) {
-      for (const int size : {1, 2, 3, 4, 5, 8, 13}) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Schedule built,
-                                      BuildSchedule(collective, algorithm, Rank(size / 2), size, Rank(0)));
-        const PreparedSchedule schedule(std::move(built));
-        std::map<std::pair<Rank, bool>, int32_t> last;
-        std::vector<std::vector<int32_t>> dependents(schedule.steps());
-        for (int i = 0; i < schedule.steps(); ++i) {
-          const Step& step = schedule.step(i);
-          for (const int32_t earlier : step.after) {
-            dependents[earlier].push_back(i);
-          }
-          if (!IsMessage(step.kind)) continue;
-          const auto lane = last.emplace(std::make_pair(step.peer, step.kind == Step::Kind::kSend), kNone).first;
-          EXPECT_EQ(schedule.links(i).lane_previous, lane->second);
-          if (lane->second != kNone) {
-            EXPECT_EQ(schedule.links(lane->second).lane_next, i);
-          }
-          lane->second = i;
-        }
-        for (int i = 0; i < schedule.steps(); ++i) {
-          EXPECT_THAT(schedule.dependents(i), ::testing::ElementsAreArray(dependents[i]));
-        }
-      }
-    }
-  }
+// Where plans lay operands is tested with the executors, which work there.
+TEST(ExecutionPlanInSharedMemory, GoesInRoundsOverAStage) {
+  const auto plan_of = [](Algorithm algorithm, int64_t count) {
+    ExecutionPlan::Options options;
+    const auto schedule = BuildSchedule(Collective::kAllReduce, algorithm, Rank(1), 4, Rank(0));
+    LOCKSTEP_EXPECT_OK(schedule);
+    options.schedule = std::make_shared<const PreparedSchedule>(*schedule);
+    const auto layout = BlockLayout::Split(count, sizeof(double), schedule->blocks);
+    LOCKSTEP_EXPECT_OK(layout);
+    options.input = options.output = *layout;
+    options.element_bytes = sizeof(double);
+    return ExecutionPlan(std::move(options));
+  };
+  const int64_t piece = StagePieceBytes(4) / sizeof(double);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece).piece_elements(), piece);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 0).rounds(), 1);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece).rounds(), 1);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 4 * piece + 1).rounds(), 2);
+  EXPECT_EQ(plan_of(Algorithm::kStagedTwoShot, 400 * piece).rounds(), 100);
+  const ExecutionPlan plan = plan_of(Algorithm::kStagedTwoShot, 400 * piece);
+  EXPECT_EQ(plan.scratch_bytes(), 0) << "the stage is not the rank's own";
+  EXPECT_EQ(plan.step(0).target_offset, 2 * piece * sizeof(double)) << "block 2 of a slot";
+  EXPECT_EQ(plan.step(0).source_offset, 200 * piece * sizeof(double));
+  EXPECT_EQ(plan_of(Algorithm::kDirect, 400 * piece).rounds(), 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// FlightRecorder: the last collectives of a communicator, always on, fixed in size. Every failure prints its tail.
+// FlightRecorder: the last collectives of a communicator. Always on, fixed in size. Every failure logs the newest records.
 
 #ifndef COMM_RECORD_FLIGHT_RECORDER_H_
 #define COMM_RECORD_FLIGHT_RECORDER_H_
@@ -24,13 +24,13 @@ struct FlightRecord {
     uint64_t sent_bytes = 0;
     uint64_t received_bytes = 0;
   };
-  // Ring needs 2, recursive doubling log2(n) + 1; what has no room here is counted in the sum only.
+  // Ring needs 2, recursive doubling log2(n) + 1. Further peers are counted in the sum only.
   static constexpr int kPeersMax = 8;
 
   State state = State::kEmpty;
   Signature signature;
   uint64_t bytes = 0;  // of the vector
-  // None where the collective was over sooner than it takes to read the clock.
+  // Not set if the collective was over sooner than it takes to read the clock.
   Clock::time_point queued;
   Clock::time_point started;
   Clock::time_point ended;
@@ -38,7 +38,7 @@ struct FlightRecord {
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
   int peer_count = 0;
-  std::array<Peer, kPeersMax> peers;  // the first `peer_count`; what is behind them is an older collective's
+  std::array<Peer, kPeersMax> peers;  // the first `peer_count`; the others belong to an older collective
 
   void AddSent(Rank peer, uint64_t bytes);
   void AddReceived(Rank peer, uint64_t bytes);
@@ -53,15 +53,15 @@ class FlightRecorder {
   // `capacity` records, at least 1.
   explicit FlightRecorder(size_t capacity);
 
-  // The record of a new collective, queued at `now`; the oldest is overwritten. The pointer stays valid, but after `capacity` more calls it
-  // is another collective's: compare the sequence before writing late.
+  // Makes the record of a new collective, queued at `now`, in place of the oldest. The pointer stays valid, but after `capacity` more
+  // calls it is another collective's: compare the sequence before a late write.
   FlightRecord* Add(const Signature& signature, uint64_t bytes, FlightRecord::Clock::time_point now);
   FlightRecord* Add(const Signature& signature, uint64_t bytes) {
     return Add(signature, bytes, FlightRecord::Clock::now());
   }
 
-  // The record of the collective with that sequence number; null when it is not there yet or was overwritten. For recorders
-  // that are told of every collective.
+  // The record of the collective with that sequence number; null when it was not added yet or was overwritten.
+  // REQUIRES  every collective was added
   const FlightRecord* Find(uint64_t sequence) const;
 
   // One line each, oldest first, at most `count_max` of the newest.

@@ -1,7 +1,5 @@
 #include "comm/record/operation_error.h"
 
-#include <utility>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,5 @@
-// The errors of operations: each says which operation it is, how far that had come here, and then what went wrong, which is the same
-// on all ranks. Pure functions.
+// The errors of operations. Each names the operation, then how far it had come on this rank, then the cause, which is the same on
+// all ranks. Pure functions.
 //
 //   all_reduce #17 (6553600 f32 sum, ring), 26214400 B, sent 13107200 B, received 6553600 B (rank 1: 13107200/6553600):
 //   rank 2 (host b, pid 71) died: control connection closed
@@ -19,25 +19,25 @@
 
 namespace lockstep {
 
-// What an operation is called in errors, and as data beside them.
+// An operation in errors: as text, and as data beside it.
 struct OperationName {
   std::string text;  // empty: there is no operation
   ErrorInfo info;
 };
 
 OperationName NameOf(const Signature& signature);
-// Of a call that was not started, and so has no number.
+// Of a call that was not started, so it has no number.
 OperationName NameOf(const CollectiveRequest& request);
 OperationName NameOf(const MessageCall& message);
 
 // "26214400 B, sent 13107200 B, received 6553600 B (rank 1: 13107200/6553600)"; "... not begun".
 std::string ProgressOf(const FlightRecord& record);
 
-// The operation's error for this cause; it keeps the cause's code and failed rank. Of a cause that begins with the operation's own name
-// that is not repeated. `progress` may be empty. OK stays OK.
+// The operation's error for this cause, with the cause's code and failed rank. A name with which the cause begins already is not
+// repeated. `progress` may be empty. OK stays OK.
 absl::Status OperationError(const absl::Status& cause, const OperationName& operation, absl::string_view progress = "");
 
-// The error of a call on a communicator that has ended, for this cause, in `last` if anything was under way.
+// The error of a call on a communicator that has ended for this cause. `last`: the operation that was under way then, if any.
 absl::Status NotStarted(const absl::Status& cause, const OperationName& call, const OperationName& last);
 
 }  // namespace lockstep

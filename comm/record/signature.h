@@ -1,4 +1,4 @@
-// The signature of a collective: what must be equal on all ranks that call it. It rides in the envelope of every message, so a
+// The signature of a collective: what must be equal on all ranks that call it. It is in the envelope of every message, so a
 // mismatch is found where the first message arrives. Layout: docs/wire_formats.md, "Collective signature".
 
 #ifndef COMM_RECORD_SIGNATURE_H_
@@ -26,8 +26,8 @@ struct Signature {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Rank root;
-  bool check = false;        // the exchange of signatures that precedes a collective in checked mode
-  bool pair_counts = false;  // an all-to-all with counts: each pair of ranks has its own
+  bool check = false;        // this is the exchange of signatures that precedes a collective in checked mode
+  bool pair_counts = false;  // an all-to-all with counts: each pair of ranks has its own count
   uint32_t counts_hash = 0;  // of the blocks' sizes, HashOfCounts; 0: they are equal
   uint32_t history = 0;      // of the calls before, History::bits
 
@@ -38,11 +38,11 @@ struct Signature {
   }
 };
 
-// What was called so far, in a few bits. A rank whose part in a collective is only to send learns nothing of a mismatch in it:
-// the next collective, whichever way it goes, tells.
+// A hash of all calls so far. A rank that only sends in a collective does not see a mismatch in it: the history in the next
+// collective shows it.
 class History {
  public:
-  // What is different in two histories is different here, but for one in 2^24.
+  // Different histories have equal bits with probability 2^-24.
   uint32_t bits() const { return static_cast<uint32_t>(hash_ >> 40); }
   void Add(const Signature& signature);
 
@@ -55,10 +55,10 @@ uint32_t HashOfCounts(absl::Span<const int64_t> counts);
 
 Envelope Encode(const Signature& signature);
 
-// Never fails: a field that is out of range shows as such in the text.
+// Never fails: a field out of range is shown as such in the text.
 Signature DecodeSignature(const Envelope& envelope);
 
-// Whether the ranks' signatures, by rank, are equal; FAILED_PRECONDITION that has all of them otherwise.
+// OK if the signatures, given by rank, are equal. Otherwise FAILED_PRECONDITION, which lists all of them.
 absl::Status CompareSignatures(absl::Span<const Envelope> signatures);
 
 // "all_reduce #17 (6553600 f32 sum, ring)", "all_gather #18 (12 f32 in blocks of counts 5f2e11a0, ring)".

@@ -1,8 +1,7 @@
-// Where the blocks of a schedule lie in a vector of so many elements, and how an operand is cut into chunks.
+// Where the blocks of a schedule lie in a vector of some number of elements, and how an operand is cut into chunks.
 //
-// Pure arithmetic in 64 bits, equal on every rank for equal arguments. Positions and sizes are in elements. What a
-// layout can address fits in memory: the vector's size in bytes is checked when the layout is made, so nothing
-// overflows later.
+// Pure arithmetic in 64 bits, equal on every rank for equal arguments. Positions and sizes are in elements. The vector's
+// size in bytes is checked when the layout is made, so nothing overflows later.
 
 #ifndef COMM_SCHEDULE_BLOCK_LAYOUT_H_
 #define COMM_SCHEDULE_BLOCK_LAYOUT_H_
@@ -21,10 +20,11 @@ class BlockLayout {
   // No blocks: the layout of a barrier.
   BlockLayout() = default;
 
-  // For all-reduce, broadcast and reduce: `count` elements in `blocks` blocks that differ by no more than 64 bytes and
-  // begin at multiples of 64 bytes from the start, so that no cache line is written by two blocks; the earlier are the
-  // larger. With less than 64 bytes a block, they differ by no more than one element instead, and may be empty.
-  // INVALID_ARGUMENT for a negative count, or for more bytes than can be addressed; element_bytes is a power of two.
+  // For all-reduce, broadcast and reduce: `count` elements in `blocks` blocks that differ by at most 64 bytes and begin at
+  // multiples of 64 bytes from the start, so that no cache line is written by two blocks. Earlier blocks are larger. With
+  // less than 64 bytes a block, they differ by at most one element instead, and may be empty.
+  // REQUIRES  element_bytes is a power of two
+  // ERRORS    INVALID_ARGUMENT for a negative count, and for more bytes than can be addressed
   static absl::StatusOr<BlockLayout> Split(int64_t count, int64_t element_bytes, int blocks);
 
   // For all-gather, reduce-scatter, gather, scatter and all-to-all: `count_per_block` elements in each. Errors as above.
@@ -59,8 +59,8 @@ class BlockLayout {
   std::shared_ptr<const std::vector<int64_t>> offsets_;
 };
 
-// The chunks of a contiguous operand: all of one size except the last. An operand without elements is one empty chunk,
-// because it is still a message: a barrier consists of such.
+// The chunks of a contiguous operand: all of one size except the last. An operand without elements is one empty chunk: it is
+// still a message, as in a barrier.
 class ChunkLayout {
  public:
   // Chunks of at most chunk_bytes, rounded down to whole multiples of 64 bytes, or to whole elements where chunk_bytes

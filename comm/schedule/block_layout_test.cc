@@ -36,29 +36,28 @@ TEST_P(BlockLayoutTest, SplitCoversTheVectorOnceInNearlyEqualBlocks) {
   for (int64_t count : Counts()) {
     for (int blocks : {1, 2, 3, 4, 7, 8, 16, 31, 64}) {
       SCOPED_TRACE(testing::Message() << count << " elements, " << blocks << " blocks");
-      const absl::StatusOr<BlockLayout> layout = BlockLayout::Split(count, element_bytes, blocks);
-      ASSERT_THAT(layout, IsOk());
-      ASSERT_EQ(layout->blocks(), blocks);
-      ASSERT_EQ(layout->count(), count);
-      ASSERT_EQ(layout->Offset(0), 0);
-      ASSERT_EQ(layout->Offset(blocks), count);
-      ASSERT_EQ(layout->Size(0, blocks), count);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const BlockLayout layout, BlockLayout::Split(count, element_bytes, blocks));
+      ASSERT_EQ(layout.blocks(), blocks);
+      ASSERT_EQ(layout.count(), count);
+      ASSERT_EQ(layout.Offset(0), 0);
+      ASSERT_EQ(layout.Offset(blocks), count);
+      ASSERT_EQ(layout.Size(0, blocks), count);
       const bool is_aligned = count >= blocks * line;
       for (int block = 0; block < blocks; ++block) {
-        ASSERT_LE(layout->Size(block), layout->Size(0));
-        ASSERT_GE(layout->Size(block), 0);
-        ASSERT_EQ(layout->Size(block), layout->Size(block, 1));
+        ASSERT_LE(layout.Size(block), layout.Size(0));
+        ASSERT_GE(layout.Size(block), 0);
+        ASSERT_EQ(layout.Size(block), layout.Size(block, 1));
         if (block > 0) {
-          ASSERT_LE(layout->Size(block), layout->Size(block - 1));
+          ASSERT_LE(layout.Size(block), layout.Size(block - 1));
         }
         if (is_aligned) {
-          ASSERT_EQ(layout->Offset(block) % line, 0);
+          ASSERT_EQ(layout.Offset(block) % line, 0);
         }
       }
       // The last block is the one that is cut: by less than a line more than the others may differ.
-      ASSERT_LE(layout->Size(0) - layout->Size(blocks - 1), is_aligned ? 2 * line - 1 : 1);
+      ASSERT_LE(layout.Size(0) - layout.Size(blocks - 1), is_aligned ? 2 * line - 1 : 1);
       if (blocks > 1) {
-        ASSERT_LE(layout->Size(0) - layout->Size(blocks - 2), is_aligned ? line : 1);
+        ASSERT_LE(layout.Size(0) - layout.Size(blocks - 2), is_aligned ? line : 1);
       }
     }
   }
@@ -67,13 +66,12 @@ TEST_P(BlockLayoutTest, SplitCoversTheVectorOnceInNearlyEqualBlocks) {
 TEST_P(BlockLayoutTest, EqualGivesEveryBlockTheSameSizeWhateverTheAlignment) {
   for (int64_t count : Counts()) {
     for (int blocks : {1, 2, 5, 64}) {
-      const absl::StatusOr<BlockLayout> layout = BlockLayout::Equal(count, GetParam(), blocks);
-      ASSERT_THAT(layout, IsOk());
-      ASSERT_EQ(layout->count(), count * blocks);
-      ASSERT_EQ(layout->Size(0), count);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const BlockLayout layout, BlockLayout::Equal(count, GetParam(), blocks));
+      ASSERT_EQ(layout.count(), count * blocks);
+      ASSERT_EQ(layout.Size(0), count);
       for (int block = 0; block < blocks; ++block) {
-        ASSERT_EQ(layout->Offset(block), block * count);
-        ASSERT_EQ(layout->Size(block), count);
+        ASSERT_EQ(layout.Offset(block), block * count);
+        ASSERT_EQ(layout.Size(block), count);
       }
     }
   }

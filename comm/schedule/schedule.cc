@@ -1,7 +1,5 @@
 #include "comm/schedule/schedule.h"
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -48,7 +46,7 @@ bool Has(Collective collective, Algorithm algorithm, unsigned property) {
 
 // A world of one: whatever the algorithm, the input is the result.
 Schedule BuildAlone(Collective collective) {
-  algorithms::StepList steps;
+  algorithms::OrderedSteps steps;
   if (collective == Collective::kBarrier) return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
   steps.Copy(algorithms::Input(0), algorithms::Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
@@ -156,10 +154,6 @@ std::string ToString(const Step& step) {
       break;
     case Step::Kind::kCopy:
       text = absl::StrCat("copy ", ToString(step.target), " = ", ToString(step.source));
-      break;
-    case Step::Kind::kReduce:
-      text =
-          absl::StrCat("reduce ", ToString(step.target), " = ", ToString(step.target), " op ", ToString(step.source));
       break;
     case Step::Kind::kReduceMany:
       text = absl::StrCat("reduce_many ", ToString(step.target), step.more_targets.empty() ? "" : ", ",

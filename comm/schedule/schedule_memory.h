@@ -1,5 +1,5 @@
 // The memory that one rank's schedule may touch, block by block, as schedule.h defines it: which blocks of which window
-// exist on this rank, or in shared memory on another, and which of them are the same memory.
+// exist on this rank (in shared memory also on other ranks), and which of them are the same memory.
 
 #ifndef COMM_SCHEDULE_SCHEDULE_MEMORY_H_
 #define COMM_SCHEDULE_SCHEDULE_MEMORY_H_
@@ -16,11 +16,11 @@ class ScheduleMemory {
   ScheduleMemory(const Schedule& schedule, bool in_place)
       : schedule_(schedule), is_one_memory_(in_place && schedule.collective != Collective::kAllToAll) {}
 
-  // Why the rank has no such block, as the end of a sentence that begins with the block; nullptr when it has it.
+  // Why the rank has no such block, as the end of a sentence that begins with the block. nullptr: it has the block.
   const char* WhyAbsent(Window window, int64_t block, int32_t rank) const;
   const char* WhyAbsent(Window window, int64_t block) const { return WhyAbsent(window, block, schedule_.rank.value()); }
 
-  // Whose memory the operand is.
+  // The rank whose memory the operand is.
   int32_t OwnerOf(const Operand& operand) const {
     return operand.rank == Operand::kOwn ? schedule_.rank.value() : operand.rank;
   }
@@ -56,7 +56,7 @@ class ScheduleMemory {
   const bool is_one_memory_;  // input and output
 };
 
-// Which operands a step of each kind has, beside its terms, further targets and what arrives.
+// Which operands a step of each kind has. Terms, further targets and arriving bytes are not among them.
 constexpr bool ReadsSource(Step::Kind kind) {
   return kind != Step::Kind::kReceive && kind != Step::Kind::kReduceMany && kind != Step::Kind::kBarrier;
 }
@@ -66,13 +66,12 @@ constexpr bool IsMessage(Step::Kind kind) {
 }
 constexpr bool IsBarrier(Step::Kind kind) { return kind == Step::Kind::kBarrier || kind == Step::Kind::kShare; }
 
-// The operand by which a step's bytes are counted: all of a step's operands are of one size, but for what a kShare step
-// gives (this one) and gets.
+// The operand that tells a step's bytes. All operands of a step are of one size, except in kShare, whose source this is.
 const Operand& SizingOperand(const Step& step);
 
 // Whether chunk c of `step`, which waits for `earlier`, may start when chunk c of that one is complete, rather than all of it.
-// Chunk c of a step touches chunk c of each of its operands, so it may where the two steps meet in equal block ranges only,
-// and each is cut alike. Steps that share no memory are ordered for a reason we do not know: whole.
+// Chunk c of a step touches chunk c of each of its operands. So it may if all memory that both touch is equal block ranges, which are
+// cut alike. Steps that share no memory are ordered for an unknown reason: then it may not.
 bool IsChunkwise(const Step& step, const Step& earlier);
 
 }  // namespace lockstep

@@ -49,7 +49,7 @@ TEST(Schedule, PrintsOneLineForEachStep) {
             "#0 copy output[0] = input[0]\n"
             "#1 send output[0] to rank 1, after #0\n"
             "#2 receive scratch[0] from rank 1\n"
-            "#3 reduce output[0] = output[0] op scratch[0], after #1 #2\n");
+            "#3 reduce_many output[0] = output[0] op scratch[0], after #1 #2\n");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Schedule barrier,
                                 BuildSchedule(Collective::kBarrier, Algorithm::kDissemination, Rank(0), 2, Rank(0)));
   EXPECT_THAT(ToString(barrier), HasSubstr("#0 send nothing to rank 1\n"));
@@ -149,23 +149,6 @@ TEST(Schedule, KnowsWhichWindowsAreOneBlock) {
     EXPECT_EQ(IsOwnBlock(collective, Window::kInput), gathers) << Name(collective);
     EXPECT_EQ(IsOwnBlock(collective, Window::kOutput), scatters) << Name(collective);
     EXPECT_FALSE(IsOwnBlock(collective, Window::kScratch)) << Name(collective);
-  }
-}
-
-// Steps of shared-memory schedules follow one another: what the executor for messages knows does not hold of them.
-TEST(Schedule, IsInSharedMemoryOrByMessages) {
-  for (Collective collective : AllCollectives()) {
-    for (Algorithm algorithm : AlgorithmsFor(collective)) {
-      for (const Schedule& schedule : BuildAll(collective, algorithm, 5)) {
-        for (const Step& step : schedule.steps) {
-          const bool is_message = step.kind == Step::Kind::kSend || step.kind == Step::Kind::kReceive ||
-                                  step.kind == Step::Kind::kReceiveReduce;
-          const bool is_barrier = step.kind == Step::Kind::kBarrier || step.kind == Step::Kind::kShare;
-          EXPECT_FALSE(UsesSharedMemory(algorithm) ? is_message || !step.after.empty() : is_barrier)
-              << ToString(schedule);
-        }
-      }
-    }
   }
 }
 

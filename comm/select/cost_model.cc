@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/stage.h"
-#include "comm/select/barrier_costs.h"
 #include "comm/select/link_sharing.h"
 
 namespace lockstep {
@@ -45,7 +44,6 @@ std::vector<Schedule> BuildAll(Collective collective, Algorithm algorithm, int s
 double WorkByteNs(const Step& step, const Network& network) {
   switch (step.kind) {
     case Step::Kind::kReceiveReduce:
-    case Step::Kind::kReduce:
       return network.reduced_byte_ns;
     case Step::Kind::kCopy:
       return network.copied_byte_ns;

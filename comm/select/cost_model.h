@@ -1,11 +1,11 @@
-// Cost model: what an algorithm costs on a described network, read off its schedules. Pure.
+// Cost model: what an algorithm costs on a described network, computed from its schedules. Pure.
 //
-// The model is the simulator's (comm/schedule/verify/simulator.h), but a message is two numbers instead of all its chunks: when its
-// first chunk is there, and its last. The chunks between them wait for what is linear in their number, and of linear functions
-// one of the ends is the largest.
+// The model is the simulator's (comm/schedule/verify/simulator.h), but of a message's chunks it follows only the first and the last.
+// That suffices: what the chunks between them wait for is linear in their number, and a linear function is largest at one of its
+// ends.
 //
-// Where the schedules of all ranks have at most CostModel::kStepsMax steps together, all ranks are followed, and the cost is the
-// simulator's. Of larger worlds three smaller ones are followed, with blocks as large, and the cost is continued as
+// If the schedules of all ranks have at most CostModel::kStepsMax steps together, all ranks are followed, and the cost is the
+// simulator's. For a larger world three smaller ones are followed, with blocks of the same size, and the cost is extrapolated as
 // a + b log(ranks) + c (blocks that a rank moves).
 
 #ifndef COMM_SELECT_COST_MODEL_H_
@@ -22,10 +22,10 @@
 
 namespace lockstep {
 
-// The steps of all ranks of one collective, in an order in which each comes after what it waits for.
+// The steps of all ranks of one collective. Each comes after those that it waits for.
 class StepGraph;
 
-// Of one world. Externally synchronised.
+// For one world. Externally synchronised.
 class CostModel {
  public:
   static constexpr int64_t kStepsMax = 1 << 13;
@@ -33,27 +33,27 @@ class CostModel {
   CostModel(int size, const Network& network);
   ~CostModel();
 
-  // Nanoseconds, with rank 0 as root. `bytes` is the size of the whole vector, as for Simulate(). Infinite for an algorithm
-  // that cannot carry out the collective here: it is for another, its ranks would have to share a host, or more would be given
+  // Nanoseconds, with rank 0 as root. `bytes` is the size of the whole vector, as for Simulate(). Infinite if the algorithm
+  // cannot execute the collective here: it has no such schedule, its ranks would have to share a host, or a rank would give more
   // in a barrier than a slot holds.
   //
-  // Where the ranks of hosts are interleaved, algorithms that know no hosts cost what they would with a rank on each host, and
-  // links as slow as those of all a host's ranks together are for one of them: nearly all their messages leave the host.
+  // Where the ranks of hosts are interleaved, nearly all messages of algorithms that know no hosts leave the host. Such algorithms
+  // cost what they would with one rank on each host, over a link that is slower by the number of ranks which share it.
   //
-  // Keeps what it has worked out of an algorithm: the next question about it is 30 times as fast and more.
+  // COST  the first question about an algorithm follows its schedules; later ones are at least 30 times as fast
   double Ns(Collective collective, Algorithm algorithm, int64_t bytes);
 
-  // Works out all of that now: a millisecond with 8 ranks, 50 with 64, 200 with 4096.
+  // Follows the schedules of all algorithms now: a millisecond with 8 ranks, 50 with 64, 200 with 4096.
   void Prepare();
 
-  // Whether this is the model of such a world.
+  // Whether this model is for a world of this size on this network.
   bool IsOf(int size, const Network& network) const { return size == size_ && network == network_; }
 
  private:
   struct Facts {
     int size = 0;
     int blocks = 1;    // of the vector
-    double moved = 0;  // blocks, by the rank that moves the most of some
+    double moved = 0;  // blocks, by the rank that moves the most
   };
   struct World {
     Facts facts;
@@ -61,7 +61,7 @@ class CostModel {
   };
   struct Followed {
     Facts self;
-    std::vector<World> worlds;  // one, that of the model, or three
+    std::vector<World> worlds;  // the model's own, or three smaller ones
   };
 
   const Followed& Follow(Collective collective, Algorithm algorithm, Network network);

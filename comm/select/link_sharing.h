@@ -1,13 +1,13 @@
 // How the ranks of a host share its link to other hosts, for the simulator and the cost model.
 //
-// Who is on a link at the same time depends on when messages begin, and that on who was on links before. The answer here
-// needs no clock, so that it can be known beforehand: the messages of one round (Step::round in comm/schedule/schedule.h) share the
+// Which messages are on a link at the same time depends on when they begin, which depends on who was on links before. This model
+// needs no clock, so its answer is known beforehand: messages of one round (Step::round in comm/schedule/schedule.h) share the
 // link, those of different rounds do not meet. Within a round the link serves all senders equally (processor sharing), as
-// if all began at once. So a rank that sends m_r bytes of those that leave the host in the round, m_i each, is done when
+// if all began at once. Let rank i send m_i bytes to other hosts in the round. Rank r is then done when
 //
 //   sum over i of min(m_i, m_r)
 //
-// bytes have left, and its bytes take that sum divided by m_r times as long as alone. For equal messages it is the number of senders,
+// bytes have left. Its bytes take that sum divided by m_r times as long as alone. For equal messages that is the number of senders,
 // as in the max-rate model (Gropp, Olson and Samfass, EuroMPI 2016) of processes that can each fill the link.
 
 #ifndef COMM_SELECT_LINK_SHARING_H_
@@ -25,7 +25,8 @@ class LinkSharing {
   // A message to another host. Sizes in any one unit.
   void Add(int host, int32_t round, int rank, double size) { senders_[{host, round}][rank] += size; }
 
-  // How much longer what `rank` sends in the round takes than on a link of its own. It has been added.
+  // By which factor what `rank` sends in the round takes longer than on a link of its own.
+  // REQUIRES  Add() for this host, round and rank
   double Sharers(int host, int32_t round, int rank) const {
     const std::map<int, double>& sizes = senders_.at({host, round});
     const double own = sizes.at(rank);

@@ -1,6 +1,6 @@
-// Selector: which algorithm carries out a collective. Pure: equal arguments give equal answers on every rank and in
-// every run. It takes the cheapest by comm/select/cost_model.h on a described network (comm/topology/link_costs.h), whose
-// numbers are built in for each class of link and never measured behind anyone's back.
+// Selector: which algorithm executes a collective. Pure: equal arguments give equal answers on every rank and in
+// every run. It takes the cheapest by comm/select/cost_model.h on a described network (comm/topology/link_costs.h). The network's
+// numbers are built in for each class of link; they are measured only on request.
 
 #ifndef COMM_SELECT_SELECTOR_H_
 #define COMM_SELECT_SELECTOR_H_
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// What LOCKSTEP_ALGORITHM or an option has fixed; kAuto where nothing.
+// The algorithms that LOCKSTEP_ALGORITHM or an option fixes. kAuto: none for this collective.
 struct AlgorithmOverrides {
   std::array<Algorithm, kCollectiveCount> by_collective = {};
 
@@ -30,19 +30,19 @@ struct AlgorithmOverrides {
 // Text:
 //   overrides  = "" | algorithm | entry { ";" entry }
 //   entry      = collective ":" algorithm
-// An algorithm alone is for every collective that it can carry out. Spaces around words do not count. INVALID_ARGUMENT
-// for unknown names (listing the known ones), for an algorithm that cannot carry out its collective, and for a
+// An algorithm alone applies to every collective that it can execute. Spaces around words are ignored. INVALID_ARGUMENT
+// for unknown names (listing the known ones), for an algorithm that cannot execute its collective, and for a
 // collective named twice.
 absl::StatusOr<AlgorithmOverrides> ParseAlgorithmOverrides(absl::string_view text);
 
 // In the grammar above, by collective; "" when nothing is overridden. Equal overrides give equal texts.
 std::string ToString(const AlgorithmOverrides& overrides);
 
-// The cheapest of some algorithms, at least one, that carry out the collective; of those within 1 % of it, the first.
-// `bytes` as for CostModel::Ns().
+// The cheapest candidate. Of those within 1 % of it, the first. `bytes` as for CostModel::Ns().
+// REQUIRES  at least one candidate; all can execute the collective
 Algorithm Cheapest(absl::Span<const Algorithm> candidates, Collective collective, int64_t bytes, CostModel* costs);
 
-// The override if there is one, else the cheapest of ChoicesFor(): on one host also of those in shared memory.
+// The override if there is one, else the cheapest of ChoicesFor(). On one host these include the shared-memory algorithms.
 Algorithm Select(Collective collective, int size, int64_t bytes, const AlgorithmOverrides& overrides = {},
                  const Network& network = kTcpNetwork);
 

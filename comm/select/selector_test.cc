@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -95,17 +94,6 @@ TEST(Cheapest, IsOneOfTheCandidates) {
   // Equal costs: the first.
   EXPECT_EQ(Cheapest({Algorithm::kTwoShot, Algorithm::kRing}, collective, 8, &one), Algorithm::kTwoShot);
   EXPECT_EQ(Cheapest({Algorithm::kRing, Algorithm::kTwoShot}, collective, 8, &one), Algorithm::kRing);
-}
-
-TEST(Selector, ChoosesWhatCarriesOutTheCollective) {
-  for (int index = 0; index < kCollectiveCount; ++index) {
-    const Collective collective = static_cast<Collective>(index);
-    for (int size = 1; size <= 17; ++size) {
-      for (int64_t bytes : {int64_t{0}, int64_t{1}, 64 * kKiB, int64_t{1} << 50}) {
-        LOCKSTEP_EXPECT_OK(BuildSchedule(collective, Select(collective, size, bytes), Rank(0), size, Rank(0)));
-      }
-    }
-  }
 }
 
 // Ranks are dealt out to 8 hosts in turn: each hop of a ring leaves its host, and 8 of them share the way out.

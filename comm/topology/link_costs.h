@@ -1,6 +1,6 @@
-// What moving and combining bytes costs, described: the input of the simulator and of the selector. The built-in
-// numbers are rounded measurements of one machine, and are part of what makes the selector's choice repeat from run to
-// run. Nothing is measured at run time unless all ranks ask for it (comm/world/link_measurement.h).
+// What moving and combining bytes costs: the input of the simulator and of the selector. The built-in numbers are
+// rounded measurements of one machine. They are constants so that the selector's choice is the same in every run.
+// Nothing is measured at run time unless all ranks ask for it (comm/world/link_measurement.h).
 
 #ifndef COMM_TOPOLOGY_LINK_COSTS_H_
 #define COMM_TOPOLOGY_LINK_COSTS_H_
@@ -14,7 +14,7 @@ struct LinkCosts {
   double latency_ns = 0;
   // For each byte of a message that has the link to itself.
   double byte_ns = 0;
-  // What either end does for each message, beside its bytes, before it can do the next.
+  // Of either end, for each message, beside its bytes. The next message waits for it.
   double message_ns = 0;
 
   friend bool operator==(const LinkCosts& a, const LinkCosts& b) {
@@ -22,8 +22,8 @@ struct LinkCosts {
   }
 };
 
-// Ranks on hosts, and what is between them. Ranks are numbered host by host, every host having `ranks_per_host` of them
-// but the last, which may have fewer.
+// Ranks on hosts, and what is between them. Ranks are numbered host by host. Every host has `ranks_per_host`; the last may
+// have fewer.
 struct Network {
   LinkCosts local;             // between two ranks of one host
   LinkCosts remote;            // between two hosts: a host's ranks share it, each direction for itself
@@ -31,8 +31,8 @@ struct Network {
   double copied_byte_ns = 0;
   int64_t chunk_bytes = 1;  // how far a step may lag behind the one it passes on: see comm/engine/executor.h
   int ranks_per_host = 1;
-  // The ranks of a host do not follow each other in the numbering, as where they are dealt out to the hosts in turn: for
-  // the cost model, not for the simulator.
+  // Consecutive ranks are on different hosts, as when they are dealt out to the hosts in turn. Used by the cost model, ignored
+  // by the simulator.
   bool interleaved = false;
 
   int HostOf(int rank) const { return rank / ranks_per_host; }
@@ -56,6 +56,15 @@ inline constexpr LinkCosts kSharedMemory = {/*latency_ns=*/100, /*byte_ns=*/0.08
 inline constexpr LinkCosts kLoopback = {/*latency_ns=*/1000, /*byte_ns=*/0.15,
                                         /*message_ns=*/500};  // threads of one process
 
+// A barrier of ranks that share memory (kBarrier and kShare in comm/schedule/schedule.h).
+//
+// One rank's slot for one other rank. Rounded from all-reduces of 128 bytes between two ranks on a core each: 0.27 to 0.38 us with
+// one barrier, 0.37 to 0.51 us with two and as few bytes to copy.
+inline constexpr LinkCosts kLine = {/*latency_ns=*/100, /*byte_ns=*/0, /*message_ns=*/10};
+
+// From the arrival of the last rank until all may go on. Each rank tells all others, one after the other.
+constexpr double BarrierNs(int size) { return (size - 1) * kLine.message_ns + kLine.latency_ns; }
+
 // A processor's own part: reductions and copies of what is in its caches or on the way there.
 inline constexpr double kReducedByteNs = 0.06;
 inline constexpr double kCopiedByteNs = 0.035;
@@ -65,8 +74,8 @@ constexpr Network MakeNetwork(const LinkCosts& local, const LinkCosts& remote, i
   return {local, remote, kReducedByteNs, kCopiedByteNs, kChunkBytes, ranks_per_host};
 }
 
-// The same where ranks share cores, so many to a core: what either end does for a message waits until the others have done
-// theirs. What the bytes take is left as it is, since the algorithms move about as many.
+// The network with `ranks_per_core` ranks on each core: an end's work for a message waits for that of the others. The costs of bytes
+// stay, since all algorithms move about as many.
 constexpr Network Crowded(Network network, double ranks_per_core) {
   if (ranks_per_core <= 1) return network;
   network.local.message_ns *= ranks_per_core;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/topology/cores.h"
+#include "comm/topology/host.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
-// The shape of a world, as far as it decides which algorithm is best: who shares a host, and what connects the ranks of one.
-// The same on all ranks, since it is made of what all of them know.
+// The shape of a world, as far as it decides which algorithm is best: which ranks share a host, and what connects them. Equal on all
+// ranks, because it is computed from what all of them know.
 
 #ifndef COMM_TOPOLOGY_WORLD_SHAPE_H_
 #define COMM_TOPOLOGY_WORLD_SHAPE_H_
@@ -18,16 +18,17 @@ struct WorldShape {
   Network network = kTcpNetwork;
 };
 
-// `local`: what connects the ranks of one host. Hosts are numbered in the order of their lowest ranks. A network has the same
-// number of ranks on every host, numbered host by host (the last may have fewer then) or interleaved; of a world that is not
-// like that only the topology tells, and its network is that of ranks with a host each. Where ranks outnumber the cores of a
-// host, the network is as crowded as on the host where they do most.
+// The shape of a world. `local`: what connects the ranks of one host.
+// - Hosts are numbered in the order of their lowest ranks.
+// - A Network describes hosts with the same number of ranks, numbered host by host (the last may have fewer) or interleaved. For
+//   any other world only the topology tells about hosts, and the network has one rank on each.
+// - Where ranks outnumber the cores of a host, the network is as crowded as the most crowded host.
 WorldShape ShapeOf(absl::Span<const Member> members, const LinkCosts& local);
 
-// How many ranks of a host there are for each core that they may run on. 0 when the cores are not known.
+// The ranks of a host divided by the cores that they may run on. 0 when the cores are not known.
 double RanksPerCore(absl::Span<const Member> members, absl::string_view host_id);
 
-// The shape of a part of the world: `ranks` are the world's ranks of the part's, in its order.
+// The shape of a subgroup of the world. `ranks`: its members' ranks in the world, in the subgroup's order.
 WorldShape PartOf(const WorldShape& world, absl::Span<const Rank> ranks);
 
 }  // namespace lockstep

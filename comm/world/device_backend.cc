@@ -8,7 +8,6 @@
 #include "base/clipped.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// Which way a device's tensors travel between ranks: chosen by all ranks alike, from what there is.
+// How a device's tensors travel between ranks. All ranks choose the same back end among those that they can use.
 
 #ifndef COMM_WORLD_DEVICE_BACKEND_H_
 #define COMM_WORLD_DEVICE_BACKEND_H_
@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
@@ -22,16 +21,17 @@ namespace lockstep {
 struct DeviceBackendOptions {
   // "auto": the first of DeviceBackends() that all ranks can use. Or the name of one. Equal on all ranks.
   std::string backend = "auto";
-  bool check_pointers = false;  // whether buffers are where calls say: DeviceCommunicator::CheckPointers
+  bool check_pointers = false;  // see DeviceCommunicator::CheckPointers
   NcclCommunicatorOptions nccl;
-  StagedOptions staged;  // but for the reason
+  StagedOptions staged;  // without the reason
 };
 
 struct DeviceBackend {
   std::string name;
-  // Collective over `host`, which is borrowed; an error on one rank is one on every rank. UNAVAILABLE,
-  // FAILED_PRECONDITION or UNIMPLEMENTED on all: not for these ranks, and the host communicator is still good.
-  // `reason`: why what goes before it in the table cannot be used, for Describe; may be empty.
+  // Makes the communicator. Collective over `host`, which is borrowed. `reason`: why the back ends before it in the table cannot be
+  // used, for Describe; may be empty.
+  // ERRORS  on all ranks when one has one. UNAVAILABLE, FAILED_PRECONDITION or UNIMPLEMENTED on all: these ranks cannot use it, and
+  //         the host communicator is still good.
   std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(
       Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string& reason)>
       create;
@@ -43,15 +43,15 @@ const std::vector<DeviceBackend>& DeviceBackends();
 // Makes a communicator for the device, of the same kind on all ranks. Collective over `host`, which is borrowed and outlives it.
 // ERRORS  on all ranks when one has one:
 //         FAILED_PRECONDITION  they ask for different back ends, or have different kinds of devices; the message names the ranks
-//         INVALID_ARGUMENT     an unknown name, or the host, which needs no such communicator
-//         that of the back end that was asked for
+//         INVALID_ARGUMENT     an unknown name, or a device of the host, which needs no such communicator
+//         the back end's       a back end was named, and it refuses or fails
 //         UNAVAILABLE          every back end refuses, or another rank, which the message names, has an error of its own
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options);
 
 namespace internal {
 
-// The same by another table.
+// The same with another table.
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Communicator* host, Device* device,
                                                                            const DeviceBackendOptions& options,
                                                                            absl::Span<const DeviceBackend> backends);

@@ -65,7 +65,7 @@ std::vector<Made> MakeOn(LoopbackWorld* world, const std::vector<DeviceBackend>&
   return made;
 }
 
-DeviceBackendOptions Wish(const std::string& backend) {
+DeviceBackendOptions Request(const std::string& backend) {
   DeviceBackendOptions options;
   options.backend = backend;
   return options;
@@ -87,7 +87,7 @@ TEST(DeviceBackend, AutoIsTheFirstThatAllRanksCanUse) {
   const std::vector<DeviceBackend> backends = {
       Named("best", [](int r) { return r == 2 ? absl::UnavailableError("no such library") : absl::OkStatus(); }),
       Named("good", [](int r) { return absl::FailedPreconditionError("two ranks share a GPU"); }), Staged()};
-  std::vector<Made> made = MakeOn(&world, backends, [](int) { return Wish("auto"); });
+  std::vector<Made> made = MakeOn(&world, backends, [](int) { return Request("auto"); });
   for (const Made& each : made) {
     ASSERT_THAT(each.status(), IsOk());
     EXPECT_THAT((*each)->Describe(), AllOf(HasSubstr("best: rank 0: rank 2: no such library"),
@@ -101,10 +101,10 @@ TEST(DeviceBackend, OneThatIsAskedForIsNotReplaced) {
   const std::vector<DeviceBackend> backends = {
       Named("best", [](int r) { return r == 1 ? absl::UnavailableError("no such library") : absl::OkStatus(); }),
       Staged()};
-  const std::vector<Made> made = MakeOn(&world, backends, [](int) { return Wish("best"); });
+  const std::vector<Made> made = MakeOn(&world, backends, [](int) { return Request("best"); });
   EXPECT_THAT(made[1].status(), StatusIs(Code::kUnavailable, HasSubstr("best: no such library")));
   EXPECT_THAT(made[0].status(), StatusIs(Code::kUnavailable, HasSubstr("best: rank 1: no such library")));
-  std::vector<Made> staged = MakeOn(&world, backends, [](int) { return Wish("staged"); });
+  std::vector<Made> staged = MakeOn(&world, backends, [](int) { return Request("staged"); });
   for (const Made& each : staged) ASSERT_THAT(each.status(), IsOk());
   ExpectUsable(&staged);
 }
@@ -114,7 +114,7 @@ TEST(DeviceBackend, AnErrorThatIsNoRefusalEndsTheSearch) {
   LoopbackWorld world(2);
   const std::vector<DeviceBackend> backends = {
       Named("best", [](int r) { return r == 0 ? absl::InternalError("a bug") : absl::OkStatus(); }), Staged()};
-  const std::vector<Made> made = MakeOn(&world, backends, [](int) { return Wish("auto"); });
+  const std::vector<Made> made = MakeOn(&world, backends, [](int) { return Request("auto"); });
   EXPECT_THAT(made[0].status(), StatusIs(Code::kInternal, HasSubstr("a bug")));
   EXPECT_THAT(made[1].status(), StatusIs(Code::kUnavailable, HasSubstr("rank 0: a bug")));
 }
@@ -125,14 +125,14 @@ TEST(DeviceBackend, NobodyCanIsUnavailableWithAllReasons) {
       Named("a", [](int) { return absl::UnavailableError("no a"); }),
       Named("b", [](int) { return absl::UnimplementedError("no b"); }),
   };
-  for (const Made& each : MakeOn(&world, backends, [](int) { return Wish("auto"); })) {
+  for (const Made& each : MakeOn(&world, backends, [](int) { return Request("auto"); })) {
     EXPECT_THAT(each.status(), StatusIs(Code::kUnavailable, HasSubstr("a: rank 0: no a; b: rank 0: no b")));
   }
 }
 
-TEST(DeviceBackend, DifferentWishesAreAnErrorOnEveryRank) {
+TEST(DeviceBackend, DifferentRequestsAreAnErrorOnEveryRank) {
   LoopbackWorld world(3);
-  for (const Made& each : MakeOn(&world, {Staged()}, [](int r) { return Wish(r == 1 ? "staged" : "auto"); })) {
+  for (const Made& each : MakeOn(&world, {Staged()}, [](int r) { return Request(r == 1 ? "staged" : "auto"); })) {
     EXPECT_THAT(each.status(), StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 0 for \"auto\" on cuda"),
                                                                          HasSubstr("rank 1 for \"staged\" on cuda"))));
   }
@@ -140,7 +140,7 @@ TEST(DeviceBackend, DifferentWishesAreAnErrorOnEveryRank) {
 
 TEST(DeviceBackend, NamesThatThereAreNotAreRefused) {
   LoopbackWorld world(2);
-  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("telepathy"); })) {
+  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Request("telepathy"); })) {
     EXPECT_THAT(each.status(),
                 StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("\"telepathy\""), HasSubstr("auto, nccl, staged"))));
   }
@@ -149,10 +149,10 @@ TEST(DeviceBackend, NamesThatThereAreNotAreRefused) {
 // Where there is no CUDA, NCCL is refused, and staging does without.
 TEST(DeviceBackend, NcclIsRefusedWithoutCuda) {
   LoopbackWorld world(2);
-  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Wish("nccl"); })) {
+  for (const Made& each : MakeOn(&world, DeviceBackends(), [](int) { return Request("nccl"); })) {
     EXPECT_THAT(each.status(), StatusIs(Code::kUnavailable, HasSubstr("nccl: ")));
   }
-  std::vector<Made> made = MakeOn(&world, DeviceBackends(), [](int) { return Wish("auto"); });
+  std::vector<Made> made = MakeOn(&world, DeviceBackends(), [](int) { return Request("auto"); });
   for (const Made& each : made) {
     ASSERT_THAT(each.status(), IsOk());
     EXPECT_THAT((*each)->Describe(), AllOf(HasSubstr("staged through"), HasSubstr("nccl: ")));

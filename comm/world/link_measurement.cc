@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

@@ -25,13 +25,13 @@ constexpr int kBulkMessagesMax = 8;
 constexpr int kMessagesMax = 64;  // of one direction in flight
 constexpr int kEchoesMax = 256;
 
-// How often an exercise is repeated, and how much of it makes one repetition, where there may be more or less of it.
+// How often a pattern is repeated, and how much of it makes one repetition, where there may be more or less of it.
 constexpr int kRepetitionsMin = 3;
 constexpr int kRepetitionsMax = 31;
 constexpr double kRepetitionNs = 1e6;
-constexpr std::chrono::milliseconds kExerciseTime{30};
+constexpr std::chrono::milliseconds kPatternTime{30};
 
-// Costs below these make no difference to any price, and nothing takes no time.
+// Costs below these make no difference to any cost in the model, and nothing takes no time.
 constexpr double kMessageNsMin = 1;
 constexpr double kByteNsMin = 1e-4;
 
@@ -54,7 +54,7 @@ int CountMax(Kind kind) {
 
 // What the two sides do: in each round the leader sends some messages there, the follower some back: when it has
 // received those of the round, or at once.
-struct Exercise {
+struct Pattern {
   size_t bytes = 0;  // of each message
   int rounds = 1;
   int there = 1;
@@ -62,9 +62,9 @@ struct Exercise {
   bool at_once = false;
 };
 
-constexpr Exercise kRequest = {sizeof(uint32_t)};
+constexpr Pattern kRequest = {sizeof(uint32_t)};
 
-Exercise ExerciseOf(Kind kind, int count) {
+Pattern PatternOf(Kind kind, int count) {
   switch (kind) {
     case Kind::kEcho:
       return {kSmallBytes, count};
@@ -84,7 +84,7 @@ Envelope TimingEnvelope() {
   return envelope;
 }
 
-// One side of the exercises. Each stage of it is some receives and sends that are posted together; the next is posted
+// One side of the patterns. Each stage of it is some receives and sends that are posted together; the next is posted
 // when they are all complete.
 class Side {
  public:
@@ -100,12 +100,12 @@ class Side {
   Side(const Side&) = delete;
   Side& operator=(const Side&) = delete;
 
-  absl::Status Run(const Exercise& exercise);
+  absl::Status Run(const Pattern& pattern);
 
   // Ends the channel, and with it what is in flight, which is this object's. Returns the error, explained.
   absl::Status Fail(const absl::Status& error);
 
-  // The exchange that precedes each exercise: the leader's `count`, or what it was.
+  // The exchange that precedes each pattern: the leader's `count`, or what it was.
   absl::StatusOr<uint32_t> Request(uint32_t count) {
     StoreLittleEndian<uint32_t>(count, sent_.data());
     LOCKSTEP_RETURN_IF_ERROR(Run(kRequest));
@@ -134,7 +134,7 @@ class Side {
   std::vector<unsigned char> arrived_;
   std::vector<unsigned char> sent_;
   std::array<Unit, 2 * kMessagesMax> units_;
-  Exercise exercise_;
+  Pattern pattern_;
   int stage_ = 0;
   int stages_ = 0;
   int pending_ = 0;
@@ -142,12 +142,12 @@ class Side {
   absl::Status status_;
 };
 
-absl::Status Side::Run(const Exercise& exercise) {
+absl::Status Side::Run(const Pattern& pattern) {
   {
     MutexLock lock(link_.engine->mutex());
-    exercise_ = exercise;
+    pattern_ = pattern;
     stage_ = 0;
-    stages_ = role_ == Role::kLeader || exercise.at_once ? exercise.rounds : 2 * exercise.rounds;
+    stages_ = role_ == Role::kLeader || pattern.at_once ? pattern.rounds : 2 * pattern.rounds;
     done_.store(false, std::memory_order_relaxed);
     PostStages();
   }
@@ -184,11 +184,11 @@ void Side::PostStages() {
   while (pending_ == 0 && stage_ < stages_ && status_.ok()) {
     const int stage = stage_++;
     if (role_ == Role::kLeader) {
-      Post(exercise_.back, exercise_.there);
-    } else if (exercise_.at_once) {
-      Post(exercise_.there, exercise_.back);
+      Post(pattern_.back, pattern_.there);
+    } else if (pattern_.at_once) {
+      Post(pattern_.there, pattern_.back);
     } else {
-      stage % 2 == 0 ? Post(exercise_.there, 0) : Post(0, exercise_.back);
+      stage % 2 == 0 ? Post(pattern_.there, 0) : Post(0, pattern_.back);
     }
   }
   posting_ = false;
@@ -201,16 +201,16 @@ void Side::Post(int receives, int sends) {
   Unit* unit = units_.data();
   for (int i = 0; i < receives; ++i) {
     Sink sink;
-    sink.target = arrived_.data() + i * exercise_.bytes;
-    sink.bytes = exercise_.bytes;
+    sink.target = arrived_.data() + i * pattern_.bytes;
+    sink.bytes = pattern_.bytes;
     transport->Receive(link_.peer, link_.channel, envelope_, sink, unit++);
   }
   for (int i = 0; i < sends; ++i) {
-    transport->Send(link_.peer, link_.channel, envelope_, sent_.data() + i * exercise_.bytes, exercise_.bytes, unit++);
+    transport->Send(link_.peer, link_.channel, envelope_, sent_.data() + i * pattern_.bytes, pattern_.bytes, unit++);
   }
 }
 
-// Exercises of one kind, timed.
+// Patterns of one kind, timed.
 struct Timed {
   int count = 0;
   double median_ns = 0;
@@ -219,7 +219,7 @@ struct Timed {
 absl::StatusOr<double> TimeOnce(Side* leader, Kind kind, int count) {
   LOCKSTEP_RETURN_IF_ERROR(leader->Request(count).status());
   const Clock::time_point begin = Clock::now();
-  LOCKSTEP_RETURN_IF_ERROR(leader->Run(ExerciseOf(kind, count)));
+  LOCKSTEP_RETURN_IF_ERROR(leader->Run(PatternOf(kind, count)));
   return std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
 }
 
@@ -232,7 +232,7 @@ absl::StatusOr<Timed> Time(Side* leader, Kind kind) {
   const double fitting = timed.count * kRepetitionNs / std::max(short_ns, 1.0);
   timed.count = static_cast<int>(std::clamp<double>(fitting, timed.count, CountMax(kind)));
 
-  const Clock::time_point end = Clock::now() + kExerciseTime;
+  const Clock::time_point end = Clock::now() + kPatternTime;
   std::vector<double> times;
   while (times.size() < kRepetitionsMin || (times.size() < kRepetitionsMax && Clock::now() < end)) {
     LOCKSTEP_ASSIGN_OR_RETURN(const double ns, TimeOnce(leader, kind, timed.count));
@@ -285,7 +285,7 @@ absl::Status FollowLinkTiming(const LinkSide& follower) {
         return side.Fail(
             absl::InternalError(absl::StrCat("rank ", follower.peer.value(), " asks for ", count, " messages")));
       }
-      LOCKSTEP_RETURN_IF_ERROR(side.Run(ExerciseOf(kind, static_cast<int>(count))));
+      LOCKSTEP_RETURN_IF_ERROR(side.Run(PatternOf(kind, static_cast<int>(count))));
     }
   }
   return absl::OkStatus();

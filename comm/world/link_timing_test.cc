@@ -36,7 +36,7 @@ constexpr ChannelId kChannel = 4;
 
 Deadline Soon() { return Deadline::AfterMs(30'000); }
 
-// What the exercises take on such a link, by the model.
+// What the patterns take on such a link, by the model.
 LinkTimes TimesOn(const LinkCosts& link, int stream_messages, int bulk_messages, double bulk_message_bytes) {
   LinkTimes times;
   times.echo_round_ns = 2 * (link.message_ns + link.latency_ns);
@@ -66,7 +66,7 @@ TEST(LinkTiming, CostsAreThoseThatTakeTheseTimesInTheModel) {
   }
 }
 
-// A rank may lose its core in one exercise and not in another.
+// A rank may lose its core in one pattern and not in another.
 TEST(LinkTiming, CostsArePositiveWhateverTheTimes) {
   for (const double echo : {0.0, 1.0, 1e3, 1e9}) {
     for (const double stream : {0.0, 1.0, 1e3, 1e9}) {

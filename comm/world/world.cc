@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -16,14 +15,13 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "comm/agreement.h"
+#include "comm/byte_objects.h"
 #include "comm/engine/progress_engine.h"
 #include "comm/host/channel_registry.h"
 #include "comm/host/self_communicator.h"
 #include "comm/host/transport_communicator.h"
 #include "comm/select/selector.h"
-#include "comm/topology/cores.h"
-#include "comm/topology/host_id.h"
+#include "comm/topology/host.h"
 #include "comm/topology/link_costs.h"
 #include "comm/topology/world_shape.h"
 #include "comm/world/device_backend.h"

@@ -1,7 +1,7 @@
 // World: the ranks of a job, connected. Made from options and the environment, by every rank at once.
 //
 // Owns what one rank needs to take part: its slot in the control channel, its transport, the progress engine, the communicator of all
-// ranks, and where it names a device the one over that. A world of one has communicators alone.
+// ranks, and the communicator for a device if the options name one. A world of one has communicators only.
 
 #ifndef COMM_WORLD_WORLD_H_
 #define COMM_WORLD_WORLD_H_
@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/mutex.h"
@@ -20,9 +19,10 @@
 
 namespace lockstep {
 
-// What is left at its default is read from the environment (docs/environment.md), and then has the default given here.
+// An option left at its default here is read from the environment (docs/environment.md). If it is not there either, it has the
+// default that its comment gives.
 struct WorldOptions {
-  // Who we are. size 0: all of this from the environment; with nothing there either, a world of one.
+  // This rank. size 0: all of this is read from the environment; if it is not there, a world of one.
   int size = 0;
   int rank = 0;
   int local_size = 0;  // 0: unknown
@@ -31,15 +31,15 @@ struct WorldOptions {
   Store* store = nullptr;              // instead of a URL; needed until Create returns
   std::string job_id;                  // LOCKSTEP_JOB_ID, or ""
   std::string interface;               // any; see ChooseInterface
-  std::string host_id;                 // ranks with the same one are taken to share a host; see HostId
+  std::string host_id;                 // ranks with equal ids are treated as on one host; see HostId
   std::string tcp_congestion_control;  // reno between ranks of one host, else the system's
   int tcp_send_buffer_bytes = 0;       // the kernel's, which grow as needed
   int tcp_receive_buffer_bytes = 0;
-  bool tcp_zero_copy = false;                  // long messages are sent from where they lie, where the kernel can
+  bool tcp_zero_copy = false;                  // long messages are sent without a copy, where the kernel can
   std::chrono::milliseconds setup_timeout{0};  // 300,000
   std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
   std::chrono::milliseconds peer_timeout{0};   // 30,000
-  // These must be equal on all ranks, and are compared.
+  // These must be equal on all ranks; Create compares them.
   std::string transport;     // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"; "ofi"
   std::string algorithm;     // chosen by size; see ParseAlgorithmOverrides
   int64_t chunk_bytes = 0;   // 262,144, with "ofi" 524,288; a multiple of 64
@@ -49,8 +49,8 @@ struct WorldOptions {
   bool checked = false;
   bool deterministic = false;  // reductions are in rank order: docs/numerics.md
   bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
-  // Whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged"
-  // (comm/world/device_backend.h). The kind of the device and the way are equal on all ranks.
+  // The device whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged"
+  // (comm/world/device_backend.h). The kind of the device and the back end are equal on all ranks.
   DeviceId device;
   std::string device_backend;  // "auto"
   int nccl_ctas_min = 0;       // of NCCL's kernels; 0: its choice
@@ -60,10 +60,12 @@ struct WorldOptions {
 
 class World final {
  public:
-  // Returns when all ranks have joined and agreed.
+  // Connects this rank. Returns when all ranks have joined and agreed.
   // ERRORS  those of DetermineWorld, OpenStore, ChooseInterface and ControlChannel::Join, which name what is missing, taken, unknown or
-  //         different, and on which ranks; with measure_links, those of MeasureLinks; with a device, those of FindDevice on the rank that
-  //         has them and UNAVAILABLE, naming it, on the others, then those of MakeDeviceCommunicator.
+  //         different, and on which ranks
+  //         with measure_links: those of MeasureLinks
+  //         with a device: those of FindDevice on the rank that has them, and UNAVAILABLE, naming that rank, on the others; then those
+  //         of MakeDeviceCommunicator
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
 
   // Closes.
@@ -71,15 +73,15 @@ class World final {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Of all ranks; null once it is closed. Its parts (Communicator::Split) go before the world.
+  // The communicator of all ranks; null once it is closed. Destroy its subgroups (Communicator::Split) before the world.
   Communicator* communicator();
 
-  // Destroys the communicator of all ranks alone: the parts that it was split into go on.
+  // Destroys only the communicator of all ranks. Its subgroups go on.
   void CloseCommunicator();
 
-  // Disconnects, and ends all communicators of the world: operations in flight complete with CANCELLED, and later calls are. For
-  // when something that was made of them is still there; it may go at any time afterwards, and the communicators with it. Waits
-  // for no peer. Idempotent; any thread.
+  // Disconnects, and ends all communicators of the world: operations in flight and later calls are CANCELLED. For a world whose
+  // communicators, or what was made of them, are still in use; they may be destroyed at any time afterwards. Waits for no peer.
+  // Idempotent; any thread.
   void Close();
 
  private:
@@ -87,7 +89,7 @@ class World final {
 
   World();
 
-  Mutex mu_;  // of those that end the communicator, or all of it
+  Mutex mu_;  // held while the communicator, or the whole world, is ended
   const std::unique_ptr<Parts> parts_;
 };
 

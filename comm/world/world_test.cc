@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,6 +62,14 @@ std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
   std::vector<absl::Status> statuses;
   for (const WorldOrError& world : worlds) statuses.push_back(world.status());
   return statuses;
+}
+
+// Met at a store of their own.
+std::vector<WorldOrError> Formed(int size, const std::function<void(int, WorldOptions*)>& change = nullptr) {
+  MemoryStore store;
+  std::vector<WorldOrError> worlds = CreateWorlds(&store, size, change);
+  EXPECT_THAT(StatusesOf(worlds), Each(IsOk()));
+  return worlds;
 }
 
 CollectiveRequest AllReduce(std::vector<float>* data) {
@@ -250,11 +257,6 @@ TEST(World, UsesSharedMemoryInsideAHostAndTcpBetweenHosts) {
   EXPECT_THAT(refused[1].status(), StatusIs(Code::kUnavailable, AllOf(HasSubstr("no shared memory with rank 2 (host "),
                                                                       HasSubstr("it is on another host"))));
   EXPECT_THAT(refused[3].status(), StatusIs(Code::kUnavailable, HasSubstr("no shared memory with rank 0 (host ")));
-}
-
-TEST(World, MeetsAtAFile) {
-  const std::string file = absl::StrCat("file://", ::testing::TempDir(), "/world_test_", getpid());
-  ExpectUsable(CreateWorlds(nullptr, 2, [&](int, WorldOptions* options) { options->store_url = file; }));
 }
 
 // Several jobs at one store at once, and the same job there again.
@@ -449,9 +451,7 @@ TEST(World, TwoProcessesMayNotClaimOneRank) {
 
 // Rank 1 calls something else. In a ring of four, rank 3 is no neighbour of it, and hears the same.
 TEST(World, AMismatchIsTheSameTextOnEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(100'000 - (self.rank() == Rank(1) ? 1 : 0));
     return self.Run(AllReduce(&data));
@@ -465,9 +465,7 @@ TEST(World, AMismatchIsTheSameTextOnEveryRank) {
 
 // Ranks whose part is to send are done before anybody knows: the next call tells them.
 TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(10);
     CollectiveRequest request = AllReduce(&data);
@@ -482,10 +480,8 @@ TEST(World, AMismatchOfRootsIsToldByTheNextCallAtTheLatest) {
 
 // Each believes the other to be the sender, so both only receive: the heartbeats tell, long before the deadline.
 TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
-  MemoryStore store;
   const std::vector<WorldOrError> worlds =
-      CreateWorlds(&store, 2, [](int, WorldOptions* options) { options->peer_timeout = milliseconds(5'000); });
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+      Formed(2, [](int, WorldOptions* options) { options->peer_timeout = milliseconds(5'000); });
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     std::vector<float> data(10);
     CollectiveRequest request = AllReduce(&data);
@@ -499,27 +495,8 @@ TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
   EXPECT_THAT(errors, Each(Eq(errors[0])));
 }
 
-TEST(World, CheckedModeStaysUsableAfterAMismatch) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds =
-      CreateWorlds(&store, 3, [](int, WorldOptions* options) { options->checked = true; });
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
-  std::vector<absl::Status> errors(3);
-  RunRanks(3, [&](int rank) {
-    std::vector<float> data(100 + rank);
-    errors[rank] = (*worlds[rank])->communicator()->Run(AllReduce(&data));
-  });
-  EXPECT_THAT(errors[0],
-              StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("rank 0 called all_reduce #2 (100 f32 sum, ring)"),
-                                                        HasSubstr("rank 2 called all_reduce #2 (102 f32 sum, ring)"))));
-  EXPECT_THAT(errors, Each(Eq(errors[0])));
-  ExpectUsable(worlds);
-}
-
 TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   Gate others_have_called, announced;
   std::atomic<int> called{0}, ended{0};
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [&](Communicator& self) {
@@ -546,9 +523,7 @@ TEST(World, ALateRankIsNamedEverywhereWhenADeadlinePasses) {
 }
 
 TEST(World, AnAbortIsTheSameTextOnEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(4);
   const std::vector<absl::Status> errors = ErrorsOf(worlds, [](Communicator& self) {
     if (self.rank() == Rank(2)) self.Abort("loss is NaN");
     std::vector<float> data(100'000);
@@ -558,9 +533,7 @@ TEST(World, AnAbortIsTheSameTextOnEveryRank) {
 }
 
 TEST(World, NotesReachEveryRank) {
-  MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 3);
-  ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+  const std::vector<WorldOrError> worlds = Formed(3);
   RunRanks(3, [&](int rank) {
     Communicator& self = *(*worlds[rank])->communicator();
     if (rank != 1) self.PostMessage(77, absl::StrCat("from ", rank));
@@ -574,9 +547,7 @@ TEST(World, NotesReachEveryRank) {
 TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
   std::chrono::nanoseconds shortest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 5; ++round) {
-    MemoryStore store;
-    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    std::vector<WorldOrError> worlds = Formed(4);
     Gate left;
     const auto begin = Deadline::Clock::now();
     RunRanks(4, [&](int rank) {
@@ -599,40 +570,6 @@ TEST(World, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
   }
   // A busy machine may hold up some of the rounds; a grace period would be in each.
   EXPECT_LT(shortest, milliseconds(1500)) << "longer than a grace period";
-}
-
-TEST(World, ARankThatLeavesInTheMiddleEndsTheOthersByName) {
-  for (const int leaver : {0, 2}) {
-    MemoryStore store;
-    std::vector<WorldOrError> worlds = CreateWorlds(&store, 4);
-    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
-    std::vector<absl::Status> errors(4);
-    RunRanks(4, [&](int rank) {
-      Communicator* const self = (*worlds[rank])->communicator();
-      std::vector<float> data(500'000), more(10);
-      if (rank == leaver) {
-        absl::StatusOr<Work> work = self->Start(AllReduce(&more));
-        ASSERT_THAT(work.status(), IsOk());
-        worlds[rank]->reset();
-        // The small message of the others may have come in time.
-        EXPECT_THAT(work->Wait(Deadline::Now()), AnyOf(StatusIs(Code::kCancelled), IsOk()));
-        errors[rank] = absl::AbortedError(absl::StrCat("rank ", leaver));
-        return;
-      }
-      absl::Status status = self->Run(AllReduce(&more));
-      if (status.ok()) status = self->Run(AllReduce(&data));
-      errors[rank] = self->status();
-      EXPECT_EQ(status.code(), errors[rank].code());
-    });
-    EXPECT_THAT(errors, Each(StatusIs(Code::kAborted)));
-    const int neighbour = (leaver + 1) % 4, opposite = (leaver + 2) % 4;
-    EXPECT_THAT(errors[neighbour], StatusIs(Code::kAborted, AllOf(HasSubstr(absl::StrCat("rank ", leaver, " (host ")),
-                                                                  HasSubstr("has closed its communicator"))));
-    // With rank 0 the coordinator is gone: who is no neighbour of it only sees its own neighbours leave in turn.
-    if (leaver != 0) {
-      EXPECT_EQ(errors[opposite], errors[neighbour]);
-    }
-  }
 }
 
 }  // namespace

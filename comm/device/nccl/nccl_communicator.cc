@@ -13,7 +13,6 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/agreement.h"
 #include "comm/byte_objects.h"
 #include "comm/device/nccl/nccl_peers.h"
 #include "comm/device/nccl/nccl_plan.h"

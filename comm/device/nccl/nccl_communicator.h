@@ -1,27 +1,27 @@
 // NcclCommunicator: a communicator for a GPU whose collectives there are NCCL's, over a host communicator of the same
 // ranks.
 //
-// See comm/device/device_communicator.h for what it shares with others, and comm/device/nccl/nccl_plan.h for what becomes of a call.
+// See comm/device/device_communicator.h for what it shares with others, and comm/device/nccl/nccl_plan.h for how calls map to NCCL's.
 // Thread-safe.
 //
-// - NCCL chooses its own algorithms: what a request names is looked at and then counts for nothing. Results need not
-//   be the same on all ranks, nor from run to run: a deterministic communicator is UNIMPLEMENTED.
-// - A call on a stream returns when NCCL has put it there. The first one that involves a peer waits until the peer has
-//   come as far; so ranks issue the calls of all their communicators in one order.
-// - NCCL does not compare calls: but in checked mode, ranks that make different ones wait until the deadline, or get
+// - NCCL chooses its own algorithms: the algorithm that a request names is checked, then ignored. Results may differ
+//   between ranks and between runs, so a deterministic communicator is UNIMPLEMENTED.
+// - A call on a stream returns when NCCL has put it there. The first one that involves a peer waits until the peer makes
+//   it, too. So all ranks must issue the calls of all their communicators in one order.
+// - NCCL does not compare calls. Except in checked mode, ranks that make different ones wait until the deadline, or get
 //   wrong data.
-// - Messages on the device have no tag (0, or any at the receiver), name their source, and are as long on both sides.
-//   They go in one order with the collectives, and a send waits for its receive. Two ranks that exchange messages do so
+// - Messages on the device have no tag (0, or any at the receiver), name their source, and are equally long on both sides.
+//   They are in one order with the collectives, and a send waits for its receive. Two ranks that exchange messages do so
 //   in a group.
 // - An in-place all-to-all copies its input first.
-// - All-reduces, and what else needs no memory of ours, may be captured. A repetition has neither deadline nor flight
-//   record: whoever launches a graph knows when it is late. NCCL's errors are noticed all the same.
+// - All-reduces, and other calls that need no memory of ours, may be captured. A repetition has neither deadline nor
+//   flight record: whoever launches a graph knows when it is late. NCCL's errors are still noticed.
 //
-// Failure. One thread of the process (comm/device/device_watchdog.h) asks NCCL for errors, looks whether operations have
-// passed their deadlines, which count from the call, and whether the host communicator still stands. Whatever fails
-// ends both: NCCL's kernels leave the GPU, streams go on with what is behind them, and all ranks hear of it over the
-// host communicator, whose words for the loss of a rank go before NCCL's own. What the collectives that were under
-// way have written is undefined.
+// Failure. One thread of the process (comm/device/device_watchdog.h) asks NCCL for errors. It also checks whether operations have
+// passed their deadlines, which count from the call, and whether the host communicator has failed. A failure ends both
+// communicators: NCCL's kernels leave the GPU, streams go on with what is behind them, and all ranks are told over the
+// host communicator. If the host communicator reports the loss of a rank, its error is used instead of NCCL's. Collectives that were
+// under way leave their output undefined.
 
 #ifndef COMM_DEVICE_NCCL_NCCL_COMMUNICATOR_H_
 #define COMM_DEVICE_NCCL_NCCL_COMMUNICATOR_H_
@@ -55,7 +55,7 @@ namespace lockstep {
 struct NcclCommunicatorOptions {
   NcclCommOptions nccl;
   bool deterministic = false;
-  // Ranks compare the collectives that they are about to issue, over the host: a difference is FAILED_PRECONDITION on
+  // Ranks compare the collectives that they are about to issue over the host communicator. A difference is FAILED_PRECONDITION on
   // all of them, and nothing is issued. Equal on all ranks.
   bool checked = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(30);       // of calls that name none
@@ -65,19 +65,19 @@ struct NcclCommunicatorOptions {
 
 class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Client {
  public:
-  // Collective over `host`. UNAVAILABLE and FAILED_PRECONDITION are the same on all ranks and say why they cannot be
-  // joined by NCCL (comm/device/nccl/nccl_peers.h), UNIMPLEMENTED when it is to be deterministic; a borrowed host communicator is
-  // still good then. It also is when creating NCCL's own communicator fails: on all ranks, naming the one where it
-  // did.
+  // Collective over `host`. A borrowed host communicator is still good after an error.
+  // ERRORS  UNAVAILABLE, FAILED_PRECONDITION  NCCL cannot join these ranks (comm/device/nccl/nccl_peers.h); the same on all of them
+  //         UNIMPLEMENTED                     it is to be deterministic
+  //         NCCL's                            its communicator could not be made; on all ranks, naming the one where it failed
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(HostPart host, Device* device,
                                                                   const NcclCommunicatorOptions& options);
 
-  // Waits for nobody: collectives that are under way are aborted.
+  // Aborts collectives that are under way. Waits for no peer.
   ~NcclCommunicator() override;
 
   absl::Status CanCapture() const override { return absl::OkStatus(); }
   absl::StatusOr<void*> NcclHandle() const override;
-  // On the device; on the host more may be supported.
+  // For buffers on the device. On the host more may be supported.
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   // Those on the device, then the host communicator's.
   std::string FlightRecords() const override;
@@ -109,11 +109,11 @@ class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clie
   // In checked mode, before anything is issued.
   absl::Status Compare(absl::Span<const DeviceCall> calls);
   absl::Status Launch(absl::Span<const DeviceCall> calls, Stream* stream);
-  // Into calls_; what has to be copied beforehand is issued in the stream.
+  // Fills calls_. Copies that must come first are issued in the stream.
   absl::Status Plan(absl::Span<const DeviceCall> calls, Stream* stream);
-  // At least this much memory of ours, which is free once `stream` gets there.
+  // At least this much memory of ours. `stream` waits until it is free.
   absl::StatusOr<char*> TakeScratch(size_t bytes, Stream* stream);
-  // After the launch.
+  // Notes the calls after their launch.
   absl::Status Note(absl::Span<const DeviceCall> calls, Stream* stream, Deadline deadline,
                     std::chrono::milliseconds timeout);
 
@@ -121,21 +121,21 @@ class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Clie
   const NcclCommunicatorOptions options_;
   const NcclLibrary* const library_;
   const std::shared_ptr<NcclComm> comm_;        // shared with registered memory, which may outlive this
-  const std::unique_ptr<Communicator> checks_;  // of the host; null but in checked mode
+  const std::unique_ptr<Communicator> checks_;  // on the host, for checked mode; else null
   const uint64_t fork_generation_;
 
-  // Only in IssueOnDevice, of which there is one at a time.
+  // Only in IssueOnDevice, which one thread at a time is in.
   std::vector<NcclCall> calls_;
-  std::vector<void*> scratch_;           // the last one is used; those before it may be, by what was issued with them
+  std::vector<void*> scratch_;           // the last one is current; calls issued before may still use the others
   size_t scratch_bytes_ = 0;             // of the last one
   bool scratch_used_ = false;            // by calls_
-  std::unique_ptr<Event> scratch_free_;  // recorded behind what last worked in it
-  // In the place of per-thread default streams: NCCL would take them for those of its own threads.
+  std::unique_ptr<Event> scratch_free_;  // recorded behind its last user
+  // Used instead of per-thread default streams, which NCCL would take for those of its own threads.
   std::unique_ptr<Stream> bridge_;
   std::unique_ptr<Event> bridge_event_;
 
   // Only in Watch.
-  absl::Status polled_;  // what NCCL said, while the host communicator has time for a verdict
+  absl::Status polled_;  // NCCL's error, until the host communicator reports its own or verdict_until_ has passed
   Deadline verdict_until_ = Deadline::Infinite();
 
   mutable DeviceOperations operations_;

@@ -2,7 +2,6 @@
 // fake of NCCL.
 
 #include <chrono>
-#include <memory>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -38,8 +37,7 @@ TEST_F(NcclFailureTest, ALateErrorOfNcclsEndsEverythingOnEveryRankOnce) {
     // Rank 2 does not take part, so that the others are in flight.
     if (self.rank() == Rank(2)) {
       fakes_.nccl->FailLater(1, nccl::kInternalError);
-      const Deadline deadline = CommTestDeadline();
-      while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+      AwaitFailure(self);
     } else {
       CaseRun run(reference, self.rank(), memory());
       EXPECT_THAT(self.Run(run.request()),
@@ -71,8 +69,7 @@ TEST_F(NcclFailureTest, AnOperationsDeadlineEndsItOnEveryRank) {
   const CaseReference reference(Small(), size());
   OnRanks([&](Communicator& self) {
     if (self.rank() == Rank(1)) {
-      const Deadline deadline = CommTestDeadline();
-      while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+      AwaitFailure(self);
       EXPECT_THAT(self.status(),
                   StatusIs(Code::kAborted, AllOf(HasSubstr("rank 0 aborted"), HasSubstr("within 40 ms"))));
     } else {
@@ -101,8 +98,7 @@ TEST_F(NcclFailureTest, AFailureEndsTheComparisonOfCalls) {
     }
     // Found out by the watchdog, some time after this.
     fakes_.nccl->FailLater(1, nccl::kInternalError);
-    const Deadline deadline = CommTestDeadline();
-    while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
+    AwaitFailure(self);
   });
   ExpectAbortedOnce();
 }

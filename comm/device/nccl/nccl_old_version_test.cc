@@ -1,12 +1,7 @@
 // NcclCommunicator by the oldest NCCL that we take, which splits no communicators, registers no memory, has no 8-bit
 // floats and no ranks that share a GPU: over a fake of it. A program of its own, because a process loads NCCL once.
 
-#include <cstddef>
-#include <memory>
-#include <vector>
-
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/env.h"
-#include "comm/topology/host_id.h"
+#include "comm/topology/host.h"
 #include "nlohmann/json.hpp"
 #include "transport/nccl/nccl_library.h"
 

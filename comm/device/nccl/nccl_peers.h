@@ -1,4 +1,4 @@
-// Whether ranks can be joined by NCCL: what each has to say, and the verdict, which is the same on all.
+// Whether NCCL can join ranks: what each rank tells the others, and the decision, which is the same on all.
 
 #ifndef COMM_DEVICE_NCCL_NCCL_PEERS_H_
 #define COMM_DEVICE_NCCL_NCCL_PEERS_H_
@@ -21,15 +21,16 @@ struct NcclPeer {
   bool shares_gpu = false;  // its NCCL has been told that ranks share GPUs (NCCL_MULTI_RANK_GPU_ENABLE, from 2.30.3)
 };
 
-// Of this process: loads NCCL and looks at the device.
+// This process: loads NCCL and asks the device.
 NcclPeer ThisNcclPeer(DeviceId device);
 
-// For the way to the other ranks.
+// To and from what ranks send each other.
 std::string Encode(const NcclPeer& peer);
 absl::StatusOr<NcclPeer> DecodeNcclPeer(absl::string_view text);
 
-// In rank order. UNAVAILABLE names a rank that cannot, and why; FAILED_PRECONDITION ranks whose versions differ, and
-// ranks that are on one GPU, which NCCL refuses, with what to do about it.
+// Decides. `peers` are in rank order.
+// ERRORS  UNAVAILABLE          a rank cannot; names it and its reason
+//         FAILED_PRECONDITION  names ranks whose versions differ, or ranks on one GPU, which NCCL refuses, with what to do about it
 absl::Status CheckNcclPeers(const std::vector<NcclPeer>& peers);
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = NcclCall::Kind;
 
-// What NCCL adds up: `parts` of these make an element; 0 where it has none.
+// What NCCL adds up: `parts` of these make an element.
 struct Elements {
   nccl::DataType type;
   int parts = 1;
@@ -247,8 +247,7 @@ absl::Status NcclSupports(Collective collective, DType dtype, ReduceOp op, bool 
   const bool is_float8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
   const bool scales_float8 = is_float8 && (op == ReduceOp::kAvg || op == ReduceOp::kPremulSum);
   const bool new_float8 = is_float8 && !has_float8;
-  if (ElementsOf(dtype).parts == 0 || bitwise || scales_float8 || new_float8 ||
-      (IsComplex(dtype) && op == ReduceOp::kProd)) {
+  if (bitwise || scales_float8 || new_float8 || (IsComplex(dtype) && op == ReduceOp::kProd)) {
     return absl::UnimplementedError(absl::StrCat(Name(collective), ": NCCL has no ", Name(op), " of ", Name(dtype),
                                                  new_float8 && !scales_float8 ? " before 2.24" : ""));
   }

@@ -1,4 +1,4 @@
-// Ranks that are processes and share one GPU, for tests of NCCL where there is no more than one.
+// Ranks that are processes and share one GPU, for tests of NCCL on machines with one GPU.
 //
 // NCCL refuses two ranks on one GPU of a host. Each process gives itself a host of its own (NCCL_HOSTID), so that
 // NCCL connects them by sockets, over loopback. Kernels of several processes take turns on the GPU while they wait
@@ -12,8 +12,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,7 +26,7 @@
 
 namespace lockstep {
 
-// Why this machine has nothing to test with; empty when it has.
+// Why this machine cannot run such tests; empty if it can.
 inline std::string WhyNoNccl() {
   if (const absl::Status device = CudaDevice(0).status(); !device.ok()) return device.ToString();
   return Nccl().ok() ? "" : Nccl().status().ToString();
@@ -56,7 +54,7 @@ inline NcclCommunicatorOptions NcclProcessCommunicatorOptions() {
   return options;
 }
 
-// What a rank has of a world; the communicator goes first.
+// One rank's world and communicator. The communicator is destroyed first.
 struct NcclWorld {
   std::unique_ptr<World> world;
   std::unique_ptr<NcclCommunicator> communicator;

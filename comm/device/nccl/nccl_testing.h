@@ -1,6 +1,6 @@
 // Worlds of NcclCommunicators without a GPU: ranks are threads, CUDA is base/device/cuda/cuda_api_testing.h, NCCL is
-// tests/fake_nccl.h, and the host communicators are over TCP. All ranks are on cuda:0, so that one request fits all:
-// the fake NCCL is one that shares GPUs.
+// tests/fake_nccl.h, and the host communicators are over TCP. All ranks are on cuda:0, so that one request fits all; the
+// fake NCCL allows ranks to share a GPU.
 
 #ifndef COMM_DEVICE_NCCL_NCCL_TESTING_H_
 #define COMM_DEVICE_NCCL_NCCL_TESTING_H_
@@ -10,7 +10,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,7 +38,7 @@
 
 namespace lockstep {
 
-// What the process has instead of CUDA and NCCL; made when it is first asked for, and never destroyed.
+// The process's fakes of CUDA and NCCL. Made by the first Get(), never destroyed.
 struct NcclFakes {
   FakeCuda* cuda;
   FakeNccl* nccl;
@@ -68,10 +67,9 @@ struct NcclWorlds {
   using ChangeNccl = std::function<void(int rank, NcclCommunicatorOptions* options)>;
 
   std::vector<std::unique_ptr<World>> worlds;
-  std::vector<std::unique_ptr<NcclCommunicator>> ranks;  // they go first
+  std::vector<std::unique_ptr<NcclCommunicator>> ranks;  // destroyed first
 
-  // What creating each rank's communicator said, over the host communicators of `worlds`, on cuda:0 or on the rank's
-  // own.
+  // Creates each rank's communicator over the host communicators of `worlds`, on cuda:0 or on a device of the rank's own.
   static std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> Connect(
       const std::vector<std::unique_ptr<World>>& worlds, const ChangeNccl& change = nullptr, bool own_devices = false) {
     std::vector<absl::StatusOr<std::unique_ptr<NcclCommunicator>>> made;
@@ -109,7 +107,7 @@ struct NcclWorlds {
   }
 };
 
-// A world of fakes for each test, which may misuse nothing and leaves nothing.
+// A world of fakes for each test. Checks at the end that nothing was misused and nothing is left.
 class NcclTest : public ::testing::Test {
  protected:
   void SetUp() override { fakes_.Reset(); }
@@ -145,6 +143,11 @@ class NcclTest : public ::testing::Test {
   // Each rank's host communicator still works.
   void ExpectHostsGood() {
     testing::RunRanks(size(), [&](int r) { EXPECT_THAT(world_->worlds[r]->communicator()->Run({}), IsOk()); });
+  }
+  // Until somebody else has noticed a failure.
+  static void AwaitFailure(const Communicator& self) {
+    const Deadline deadline = CommTestDeadline();
+    while (self.status().ok() && !deadline.passed()) std::this_thread::yield();
   }
   // NCCL is asked to abort each communicator once, whoever finds out.
   void ExpectAbortedOnce() {

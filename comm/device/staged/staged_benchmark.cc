@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,6 @@
 #include "comm/communicator.h"
 #include "comm/device/staged/staged_communicator.h"
 #include "comm/schedule/schedule.h"
-#include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
 #include "tests/ranks.h"
 #include "tests/worlds.h"
@@ -44,13 +44,9 @@ using ::lockstep::testing::RunRanks;
 constexpr int kRanks = 2;
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What one rank does: `prepare` once, and `call` as often as wanted.
-class Runner {
- public:
-  virtual ~Runner() = default;
-  virtual absl::Status Prepare(Communicator* host, Device* device, size_t bytes) = 0;
-  virtual absl::Status Call() = 0;
-};
+// What one rank repeats, and what sets it up for vectors of `bytes` bytes.
+using Call = std::function<absl::Status()>;
+using Prepare = std::function<absl::StatusOr<Call>(Communicator* host, Device* device, size_t bytes)>;
 
 CollectiveRequest SumOf(void* vector, size_t bytes, DeviceId device) {
   CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, bytes / sizeof(float), vector, vector);
@@ -58,81 +54,33 @@ CollectiveRequest SumOf(void* vector, size_t bytes, DeviceId device) {
   return request;
 }
 
-class StagedRunner : public Runner {
- public:
-  StagedRunner(size_t chunk_bytes, int slots) {
-    options_.chunk_bytes = chunk_bytes;
-    options_.slots = slots;
-  }
-  absl::Status Prepare(Communicator* host, Device* device, size_t bytes) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(communicator_, StagedCommunicator::Create(host, device, options_));
-    LOCKSTEP_ASSIGN_OR_RETURN(vector_, communicator_->AllocateOnDevice(bytes));
-    return absl::OkStatus();
-  }
-  absl::Status Call() override {
-    return communicator_->Run(SumOf(vector_->data(), vector_->bytes(), communicator_->device()));
-  }
+// Memory of the host that the device reaches, or its own. Shared by copies of a Call.
+std::shared_ptr<void> OnHost(Device* device, size_t bytes) {
+  return {device->AllocateOnHost(bytes).value(), [device](void* memory) { device->FreeOnHost(memory); }};
+}
+std::shared_ptr<void> OnDevice(Device* device, size_t bytes) {
+  return {device->Allocate(bytes).value(), [device](void* memory) { device->Free(memory); }};
+}
 
- private:
-  StagedOptions options_;
-  std::unique_ptr<StagedCommunicator> communicator_;
-  std::unique_ptr<SymmetricBuffer> vector_;
-};
+absl::StatusOr<Call> PrepareCollective(Communicator* host, Device* device, size_t bytes) {
+  return [host, bytes, vector = OnHost(device, bytes)] { return host->Run(SumOf(vector.get(), bytes, DeviceId())); };
+}
 
-class CollectiveRunner : public Runner {
- public:
-  ~CollectiveRunner() override {
-    if (vector_ != nullptr) device_->FreeOnHost(vector_);
-  }
-  absl::Status Prepare(Communicator* host, Device* device, size_t bytes) override {
-    host_ = host;
-    device_ = device;
-    bytes_ = bytes;
-    LOCKSTEP_ASSIGN_OR_RETURN(vector_, device->AllocateOnHost(bytes));
-    return absl::OkStatus();
-  }
-  absl::Status Call() override { return host_->Run(SumOf(vector_, bytes_, DeviceId())); }
-
- private:
-  Communicator* host_ = nullptr;
-  Device* device_ = nullptr;
-  size_t bytes_ = 0;
-  void* vector_ = nullptr;
-};
-
-class CopiesRunner : public Runner {
- public:
-  ~CopiesRunner() override {
-    for (void* memory : on_host_) device_->FreeOnHost(memory);
-    for (void* memory : on_device_) device_->Free(memory);
-  }
-  absl::Status Prepare(Communicator*, Device* device, size_t bytes) override {
-    device_ = device;
-    bytes_ = bytes;
-    for (int i = 0; i < 2; ++i) {
-      LOCKSTEP_ASSIGN_OR_RETURN(on_host_.emplace_back(), device->AllocateOnHost(bytes));
-      LOCKSTEP_ASSIGN_OR_RETURN(on_device_.emplace_back(), device->Allocate(bytes));
-      LOCKSTEP_ASSIGN_OR_RETURN(streams_.emplace_back(), device->CreateStream("copies"));
+absl::StatusOr<Call> PrepareCopies(Communicator* /*host*/, Device* device, size_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> in, device->CreateStream("copies in"));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> out, device->CreateStream("copies out"));
+  return [=, arriving = OnHost(device, bytes), leaving = OnHost(device, bytes), source = OnDevice(device, bytes),
+          target = OnDevice(device, bytes)]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(in->Copy(arriving.get(), source.get(), bytes));
+    LOCKSTEP_RETURN_IF_ERROR(out->Copy(target.get(), leaving.get(), bytes));
+    for (Stream* const stream : {in.get(), out.get()}) {
+      LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::AfterMs(60'000)));
     }
     return absl::OkStatus();
-  }
-  absl::Status Call() override {
-    LOCKSTEP_RETURN_IF_ERROR(streams_[0]->Copy(on_host_[0], on_device_[0], bytes_));
-    LOCKSTEP_RETURN_IF_ERROR(streams_[1]->Copy(on_device_[1], on_host_[1], bytes_));
-    for (auto& stream : streams_) LOCKSTEP_RETURN_IF_ERROR(stream->Synchronize(Deadline::AfterMs(60'000)));
-    return absl::OkStatus();
-  }
+  };
+}
 
- private:
-  Device* device_ = nullptr;
-  size_t bytes_ = 0;
-  std::vector<void*> on_host_;
-  std::vector<void*> on_device_;
-  std::vector<std::unique_ptr<Stream>> streams_;
-};
-
-template <typename MakeRunner>
-void Run(benchmark::State& state, const MakeRunner& make_runner) {
+void Run(benchmark::State& state, const Prepare& prepare) {
   const size_t bytes = state.range(0) * kMiB;
   const absl::StatusOr<Device*> device = CudaDevice(0);
   if (!device.ok()) return state.SkipWithError(std::string(device.status().message()).c_str());
@@ -140,25 +88,22 @@ void Run(benchmark::State& state, const MakeRunner& make_runner) {
   std::vector<WorldOrError> worlds = CreateWorlds(&store, kRanks);
   std::vector<absl::Status> results(kRanks);
   RunRanks(kRanks, [&](int rank) {
-    const auto play = [&]() -> absl::Status {
+    const auto repeat = [&]() -> absl::Status {
       LOCKSTEP_RETURN_IF_ERROR(worlds[rank].status());
       Communicator* const host = (*worlds[rank])->communicator();
-      const std::unique_ptr<Runner> player = make_runner();
-      absl::Status status = player->Prepare(host, *device, bytes);
-      if (status.ok()) status = player->Call();  // once for nothing
+      const absl::StatusOr<Call> call = prepare(host, *device, bytes);
+      absl::Status status = call.ok() ? (*call)() : call.status();  // once for nothing
       if (!status.ok()) host->Abort("the benchmark failed");
       LOCKSTEP_RETURN_IF_ERROR(status);
       LOCKSTEP_RETURN_IF_ERROR(host->Run(CollectiveRequest()));
       if (rank == 0) {
-        for (auto _ : state) {
-          if (status.ok()) status = player->Call();
-        }
+        for (auto _ : state) status.Update((*call)());
       } else {
-        for (benchmark::IterationCount i = 0; i < state.max_iterations && status.ok(); ++i) status = player->Call();
+        for (benchmark::IterationCount i = 0; i < state.max_iterations; ++i) status.Update((*call)());
       }
       return status;
     };
-    results[rank] = play();
+    results[rank] = repeat();
   });
   for (const absl::Status& result : results) {
     if (!result.ok()) state.SkipWithError(std::string(result.message()).c_str());
@@ -167,9 +112,16 @@ void Run(benchmark::State& state, const MakeRunner& make_runner) {
 }
 
 void Staged(benchmark::State& state) {
-  const size_t chunk_bytes = state.range(1) * 1024;
-  const int slots = static_cast<int>(state.range(2));
-  Run(state, [&] { return std::make_unique<StagedRunner>(chunk_bytes, slots); });
+  StagedOptions options;
+  options.chunk_bytes = state.range(1) * 1024;
+  options.slots = static_cast<int>(state.range(2));
+  Run(state, [&](Communicator* host, Device* device, size_t bytes) -> absl::StatusOr<Call> {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<StagedCommunicator> self,
+                              StagedCommunicator::Create(host, device, options));
+    return [self, bytes, vector = OnDevice(device, bytes)] {
+      return self->Run(SumOf(vector.get(), bytes, self->device()));
+    };
+  });
 }
 BENCHMARK(Staged)
     ->Args({100, 100 << 10, 1})
@@ -184,14 +136,10 @@ BENCHMARK(Staged)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-void HostCollective(benchmark::State& state) {
-  Run(state, [] { return std::make_unique<CollectiveRunner>(); });
-}
+void HostCollective(benchmark::State& state) { Run(state, PrepareCollective); }
 BENCHMARK(HostCollective)->Arg(100)->Arg(25)->Arg(1)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-void Copies(benchmark::State& state) {
-  Run(state, [] { return std::make_unique<CopiesRunner>(); });
-}
+void Copies(benchmark::State& state) { Run(state, PrepareCopies); }
 BENCHMARK(Copies)->Arg(100)->Arg(25)->Arg(1)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace

@@ -1,10 +1,10 @@
-// StagedCommunicator: collectives on a device's tensors over any communicator on the host, through memory that both reach. For where
-// nothing carries them from device to device.
+// StagedCommunicator: collectives on a device's tensors over any communicator on the host, through memory that both reach. It is used
+// where nothing moves tensors from device to device.
 //
-// It has a duplicate of the host communicator for this, so calls on the host and on the device are in orders of their own. All
-// collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. A call's pieces are collectives of
-// their own: the bits are those of the host's collectives over each piece, which are those over the whole vector where the host
-// communicator is deterministic (docs/numerics.md).
+// It uses a duplicate of the host communicator, so calls on the host and on the device have separate orders. It supports all
+// collectives, dtypes and ops of the host communicator; messages on the device are UNIMPLEMENTED. Each piece of a call is a collective
+// on the host, so the bits are those of the host's collectives over each piece. If the host communicator is deterministic, these are
+// the bits over the whole vector (docs/numerics.md).
 //
 // Three stages overlap:
 //
@@ -12,9 +12,9 @@
 //   collective  slot              the thread "lockstep-staged"
 //   copy out    slot -> device    a stream of the device's, for which the call's stream waits by an event
 //
-// Calls are executed in the order in which they were issued, cut into pieces of a slot each (comm/device/staged/staged_plan.h), which are
-// numbered. While one piece is in the collective, the next ones are copied in, into as many slots as there are, and the last ones are
-// copied out.
+// Calls are executed in the order in which they were issued. They are cut into numbered pieces of one slot each
+// (comm/device/staged/staged_plan.h). While one piece is in the collective, the next ones are copied in, as far as there are slots, and
+// the last ones are copied out.
 //
 // Enqueue and Start issue all of a call's work on the device and wait for none of it:
 //
@@ -22,15 +22,15 @@
 //   out   await the piece's number in the word `exchanged`; copy from the slot; note it as emptied
 //
 // The thread awaits `filled`, runs the collective in the slot, stores `exchanged`, and never calls the device. So work on the device
-// waits only for the thread and for work that was issued before it, and the thread only for work that was issued already: streams may
-// share a device's queues, which are first in, first out, down to a single one, and nothing is ever at a queue's head that waits for
-// something behind it. Closures in streams had that fault: a call was one that returned when the call was done, ahead of copies that
-// were issued later. `out` waits for an event behind the copy in, too, since CUDA asks that it be told of orders that its own tasks have
+// waits only for the thread and for work that was issued before it, and the thread waits only for work that was issued already. A
+// device's queues are first in, first out, and streams may share them, even a single one: no entry ever waits for one behind it in its
+// queue. (Closures in streams had that fault: a call was a closure that returned when the call was done, ahead of copies that were
+// issued later.) `out` also waits for an event behind the copy in, since CUDA must be told of orders among its own tasks
 // (cuStreamWaitValue32).
 //
 // A device's queue is finite (CUDA's takes about a thousand entries; a piece is four in each stream). Whoever issues more waits in the
 // device's call until the thread has executed some. Ranks that are threads of one process and share a device must not share its queues:
-// one rank's wait would hold up another's copy. Streams that are being captured are refused: a graph would repeat the copies, but not
+// one rank's wait would block another's copy. Streams that are being captured are refused: a graph would repeat the copies, but not
 // the collective.
 
 #ifndef COMM_DEVICE_STAGED_STAGED_COMMUNICATOR_H_
@@ -61,10 +61,10 @@
 namespace lockstep {
 
 struct StagedOptions {
-  // Of a slot, and so of a collective on the host: what its latency is small against, and small against a bucket, so
+  // The size of a slot, and so of a collective on the host. Large against that collective's latency; small against a bucket, so
   // that the stages overlap. Equal on all ranks.
   size_t chunk_bytes = size_t{1} << 20;
-  int slots = 3;  // one for each stage; more even out what a stage's time varies by. Equal on all ranks
+  int slots = 3;  // one for each stage; more even out variations of a stage's time. Equal on all ranks
   std::chrono::milliseconds timeout{1800000};  // of a call that names none
   size_t flight_records = 256;
   std::string reason;  // why calls are staged, for Describe
@@ -76,7 +76,7 @@ class StagedCommunicator : public DeviceCommunicator {
   static constexpr size_t kWaitingMax = 65536;
 
   // Collective over `host`.
-  // ERRORS  INVALID_ARGUMENT     options that cannot be
+  // ERRORS  INVALID_ARGUMENT     invalid options
   //         FAILED_PRECONDITION  the ranks' options differ; the message names the ranks
   //         UNAVAILABLE          the device's streams cannot await and write values (base/device/device.h), or another rank, which the
   //                              message names, has an error of its own
@@ -88,7 +88,8 @@ class StagedCommunicator : public DeviceCommunicator {
   ~StagedCommunicator() override;
 
   absl::Status status() const override;
-  // The host communicator's; the calls on the device; their pieces. A call counts as done once its last piece is through the collective.
+  // The host communicator's records, those of calls on the device, and those of their pieces. A call is done when the collective of
+  // its last piece is.
   std::string FlightRecords() const override ABSL_LOCKS_EXCLUDED(mu_);
 
  protected:
@@ -106,30 +107,30 @@ class StagedCommunicator : public DeviceCommunicator {
 
   StagedCommunicator(HostPart host, Device* device, StagedOptions options);
 
-  // ---- Whoever issues, who is alone in doing so.
+  // ---- The thread that issues, one at a time.
 
-  // RESOURCE_EXHAUSTED when so many more may not wait, FAILED_PRECONDITION in a forked child.
+  // RESOURCE_EXHAUSTED when that many more calls may not wait, FAILED_PRECONDITION in a forked child.
   absl::Status CheckRoom(size_t calls) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Issues collectives whose input is there, and records `end` behind them. After an error some of it may be issued, and other ranks wait
-  // for the rest: the communicator is to fail.
+  // Issues collectives whose input is ready, and records `end` behind them. After an error some of them may be issued, and other ranks
+  // wait for the rest: the communicator must fail.
   absl::Status IssueUntil(absl::Span<const DeviceCall> calls, Event* end) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status IssueBehind(absl::Span<const DeviceCall> calls, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status IssueCall(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Call> Submit(const CollectiveRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status IssueIn(const Call& call, const char* input, size_t index);
   absl::Status IssueOut(const Call& call, char* output, size_t index);
-  // Ends all after a call that was issued in part.
+  // Fails the communicator if a call was issued in part.
   absl::Status FailIfNotOk(const absl::Status& issued);
 
   // ---- The thread "lockstep-staged".
 
   void RunThread();
-  // Waits for a call or the end, which is null.
+  // Waits for a call. Null at the end.
   std::shared_ptr<Call> AwaitCall() ABSL_LOCKS_EXCLUDED(mu_);
   void Execute(Call* call);
   absl::Status Exchange(Call* call, size_t index);
   absl::Status AwaitFilled(uint64_t number);
-  // All ranks use the largest number of pieces that any has.
+  // Sets the call's number of pieces to the largest of any rank.
   absl::Status AgreeOnPieces(Call* call);
   absl::Status RunOnHost(CollectiveRequest request, const Call& call);
   void LetGo(uint64_t number);
@@ -141,8 +142,8 @@ class StagedCommunicator : public DeviceCommunicator {
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Communicator> pieces_;  // the duplicate
 
-  // Whoever issues.
-  std::vector<StagedPiece> issued_;  // of each slot
+  // Of the thread that issues.
+  std::vector<StagedPiece> issued_;  // by slot
   uint64_t next_number_ = 1;
 
   // The thread's.
@@ -150,9 +151,9 @@ class StagedCommunicator : public DeviceCommunicator {
 
   mutable Mutex mu_;
   CondVar arrived_;
-  // Shared with whoever issues a call, which the thread may give up while that goes on.
+  // Shared with the thread that issues a call: lockstep-staged may drop a call that is still being issued.
   std::deque<std::shared_ptr<Call>> waiting_ ABSL_GUARDED_BY(mu_);
-  size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;  // issued, and not through the collectives yet
+  size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;  // issued calls whose collectives are not done
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   FlightRecorder recorder_ ABSL_GUARDED_BY(mu_);

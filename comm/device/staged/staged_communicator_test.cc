@@ -2,10 +2,8 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status.h"
 #include "comm/host/transport_communicator.h"

@@ -1,7 +1,6 @@
 // Staged collectives on a GPU. Ranks are threads of this process, over loopback, and share the GPU, each in a context of its own: as
 // processes do (base/device/cuda/cuda_contexts_testing.h).
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -80,11 +79,11 @@ INSTANTIATE_TEST_SUITE_P(StagedGpu, CommunicatorConformance,
 // copy holds up the caller.
 class OnGpu {
  public:
-  OnGpu(const CaseReference& reference, Rank rank, Device* device)
-      : run_(reference, rank, CaseMemory{device}), device_(device), request_(run_.request()) {
+  OnGpu(const CaseReference& reference, Rank rank)
+      : device_(GpuOf(rank).value()), run_(reference, rank, CaseMemory{device_}), request_(run_.request()) {
     input_bytes_ = request_.input == nullptr ? 0 : reference.input(rank.value()).size();
     output_bytes_ = reference.expected(rank.value()).size();
-    request_.device = device->id();
+    request_.device = device_->id();
     request_.input = input_ = Take(input_bytes_);
     // In place where the case is.
     output_ =
@@ -108,8 +107,8 @@ class OnGpu {
     return memory_.back();
   }
 
-  CaseRun run_;
   Device* const device_;
+  CaseRun run_;
   CollectiveRequest request_;
   size_t input_bytes_ = 0;
   size_t output_bytes_ = 0;
@@ -133,6 +132,17 @@ class StagedGpu : public ::testing::Test {
   }
 
   static void Ignore(const absl::Status&) {}
+  static std::unique_ptr<Stream> NewStream(int rank) { return GpuOf(Rank(rank)).value()->CreateStream("test").value(); }
+
+  void Start(int rank, OnGpu* c, Stream* stream) {
+    ASSERT_THAT(c->CopyIn(stream), IsOk());
+    ASSERT_THAT(world_->rank(rank)->Enqueue(c->request(), stream, Ignore), IsOk());
+  }
+  // Copy there, collective, copy back.
+  void StartWhole(int rank, OnGpu* c, Stream* stream) {
+    Start(rank, c, stream);
+    ASSERT_THAT(c->CopyOut(stream), IsOk());
+  }
 
   std::unique_ptr<StagedWorld> world_;
 };
@@ -145,7 +155,7 @@ CollectiveCase SumOf(size_t count, uint32_t seed) {
   return c;
 }
 
-// Copy there, collective, copy back: all of it issued before any of it need be done.
+// All of it issued before any of it need be done.
 TEST_F(StagedGpu, EveryCollectiveOnMemoryOfTheGpuInAStreamsOrder) {
   for (const int size : {1, 2}) {
     Make(size);
@@ -163,14 +173,10 @@ TEST_F(StagedGpu, EveryCollectiveOnMemoryOfTheGpuInAStreamsOrder) {
       }
     }
     RunRanks(size, [&](int r) {
-      Device* const device = GpuOf(Rank(r)).value();
-      std::unique_ptr<Stream> stream = device->CreateStream("test").value();
+      const std::unique_ptr<Stream> stream = NewStream(r);
       std::deque<OnGpu> cases;
       for (const CaseReference& reference : references) {
-        OnGpu& c = cases.emplace_back(reference, Rank(r), device);
-        ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
-        ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
-        ASSERT_THAT(c.CopyOut(stream.get()), IsOk());
+        StartWhole(r, &cases.emplace_back(reference, Rank(r)), stream.get());
       }
       ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
       for (size_t i = 0; i < cases.size(); ++i) {
@@ -185,18 +191,13 @@ TEST_F(StagedGpu, EveryCollectiveOnMemoryOfTheGpuInAStreamsOrder) {
 // process.
 TEST_F(StagedGpu, ManyStreamsEachWithACollective) {
   constexpr int kStreams = 40;
-  Device* const device = GpuOf(Rank(0)).value();
   Make(1);
   std::deque<CaseReference> references;
   for (int i = 0; i < kStreams; ++i) references.emplace_back(SumOf(300'000 + i, i), 1);
   std::vector<std::unique_ptr<Stream>> streams;
   std::deque<OnGpu> cases;
   for (const CaseReference& reference : references) {
-    Stream* const stream = streams.emplace_back(device->CreateStream("test").value()).get();
-    OnGpu& c = cases.emplace_back(reference, Rank(0), device);
-    ASSERT_THAT(c.CopyIn(stream), IsOk());
-    ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream, Ignore), IsOk());
-    ASSERT_THAT(c.CopyOut(stream), IsOk());
+    StartWhole(0, &cases.emplace_back(reference, Rank(0)), streams.emplace_back(NewStream(0)).get());
   }
   for (auto& stream : streams) ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
   for (OnGpu& c : cases) EXPECT_EQ(c.Check(), "");
@@ -210,19 +211,16 @@ TEST_F(StagedGpu, BucketsOverThreeStreams) {
   std::deque<CaseReference> references;
   for (int i = 0; i < kBuckets; ++i) references.emplace_back(SumOf(1'500'000, i), 2);
   RunRanks(2, [&](int r) {
-    Device* const device = GpuOf(Rank(r)).value();
-    std::unique_ptr<Stream> in = device->CreateStream("in").value();
-    std::unique_ptr<Stream> collective = device->CreateStream("collective").value();
-    std::unique_ptr<Stream> out = device->CreateStream("out").value();
+    const auto in = NewStream(r), collective = NewStream(r), out = NewStream(r);
     std::vector<std::unique_ptr<Event>> events;
     const auto behind = [&](Stream* earlier, Stream* later) {
-      events.push_back(device->CreateEvent().value());
+      events.push_back(GpuOf(Rank(r)).value()->CreateEvent().value());
       ASSERT_THAT(earlier->Record(events.back().get()), IsOk());
       ASSERT_THAT(later->Wait(events.back().get()), IsOk());
     };
     std::deque<OnGpu> cases;
     for (const CaseReference& reference : references) {
-      OnGpu& c = cases.emplace_back(reference, Rank(r), device);
+      OnGpu& c = cases.emplace_back(reference, Rank(r));
       ASSERT_THAT(c.CopyIn(in.get()), IsOk());
       behind(in.get(), collective.get());
       ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), collective.get(), Ignore), IsOk());
@@ -241,12 +239,10 @@ TEST_F(StagedGpu, ThePiecesBitsAreTheHosts) {
   c.random_bits = true;
   const CaseReference reference(c, 2);
   RunRanks(2, [&](int r) {
-    Device* const device = GpuOf(Rank(r)).value();
-    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
-    OnGpu on_gpu(reference, Rank(r), device);
+    const std::unique_ptr<Stream> stream = NewStream(r);
+    OnGpu on_gpu(reference, Rank(r));
     CaseRun on_host(reference, Rank(r));
-    ASSERT_THAT(on_gpu.CopyIn(stream.get()), IsOk());
-    ASSERT_THAT(world_->rank(r)->Enqueue(on_gpu.request(), stream.get(), Ignore), IsOk());
+    Start(r, &on_gpu, stream.get());
     ASSERT_THAT(world_->rank(r)->Run(on_host.request()), IsOk());
     std::vector<char> output(on_host.output().size());
     ASSERT_THAT(stream->Copy(output.data(), on_gpu.request().output, output.size()), IsOk());
@@ -259,9 +255,8 @@ TEST_F(StagedGpu, RunWaitsForNoStream) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
   RunRanks(2, [&](int r) {
-    Device* const device = GpuOf(Rank(r)).value();
-    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
-    OnGpu c(reference, Rank(r), device);
+    const std::unique_ptr<Stream> stream = NewStream(r);
+    OnGpu c(reference, Rank(r));
     ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
     ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     ASSERT_THAT(world_->rank(r)->Run(c.request()), IsOk());
@@ -275,11 +270,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
   {
-    Device* const device = GpuOf(Rank(0)).value();
-    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
-    OnGpu c(reference, Rank(0), device);
-    ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
-    ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
+    const std::unique_ptr<Stream> stream = NewStream(0);
+    OnGpu c(reference, Rank(0));
+    Start(0, &c, stream.get());
     world_->rank(0)->Abort("enough");
     EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     EXPECT_THAT(world_->rank(0)->status(), StatusIs(Code::kAborted, HasSubstr("enough")));
@@ -287,12 +280,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
   world_ = nullptr;
   Make(2);
   RunRanks(2, [&](int r) {
-    Device* const device = GpuOf(Rank(r)).value();
-    std::unique_ptr<Stream> stream = device->CreateStream("test").value();
-    OnGpu c(reference, Rank(r), device);
-    ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
-    ASSERT_THAT(world_->rank(r)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
-    ASSERT_THAT(c.CopyOut(stream.get()), IsOk());
+    const std::unique_ptr<Stream> stream = NewStream(r);
+    OnGpu c(reference, Rank(r));
+    StartWhole(r, &c, stream.get());
     ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     EXPECT_EQ(c.Check(), "");
   });
@@ -301,11 +291,9 @@ TEST_F(StagedGpu, AfterAnAbortStreamsGoOnAndTheGpuIsGood) {
 TEST_F(StagedGpu, DestroyedWithACallInFlightItLetsTheStreamGoOn) {
   Make(2);
   const CaseReference reference(SumOf(400'000, 1), 2);
-  Device* const device = GpuOf(Rank(0)).value();
-  std::unique_ptr<Stream> stream = device->CreateStream("test").value();
-  OnGpu c(reference, Rank(0), device);
-  ASSERT_THAT(c.CopyIn(stream.get()), IsOk());
-  ASSERT_THAT(world_->rank(0)->Enqueue(c.request(), stream.get(), Ignore), IsOk());
+  const std::unique_ptr<Stream> stream = NewStream(0);
+  OnGpu c(reference, Rank(0));
+  Start(0, &c, stream.get());
   world_->rank(0) = nullptr;
   EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
 }
@@ -313,14 +301,13 @@ TEST_F(StagedGpu, DestroyedWithACallInFlightItLetsTheStreamGoOn) {
 TEST_F(StagedGpu, BuffersThatAreNotWhereCallsSayAreFoundOutWhereThatIsChecked) {
   Make(2);
   RunRanks(2, [&](int r) {
-    Device* const device = GpuOf(Rank(r)).value();
     StagedCommunicator& self = *world_->rank(r);
     self.CheckPointers();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SymmetricBuffer> on_gpu, self.AllocateOnDevice(8));
     std::vector<char> on_host(8);
     CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kU8, 8, on_gpu->data(), on_host.data());
-    request.device = device->id();
+    request.device = self.device();
     EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("output"), HasSubstr("of host"))));
     EXPECT_THAT(part->Run(request), StatusIs(Code::kInvalidArgument));
     request.device = DeviceId();

@@ -5,12 +5,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
@@ -59,7 +57,6 @@ class StagedOrder : public ::testing::Test {
 
   StagedCommunicator& rank(int rank) { return *world_->rank(rank); }
   std::unique_ptr<Stream> NewStream(int rank) { return devices_[rank]->CreateStream("test").value(); }
-
   CollectiveRequest SumOf(std::vector<float>* values, int rank = 0) {
     CollectiveRequest request =
         MakeRequest(Collective::kAllReduce, DType::kF32, values->size(), values->data(), values->data());
@@ -103,42 +100,6 @@ class Log {
 
 // ---- What streams see
 
-// Two streams in turn, each behind the other by an event, with work of their own between the collectives.
-TEST_F(StagedOrder, CollectivesAreBehindWhatCameBeforeAndAheadOfWhatComesLater) {
-  Make(3);
-  constexpr int kRounds = 12;
-  RunRanks(3, [&](int r) {
-    std::vector<std::unique_ptr<Stream>> streams;
-    for (int i = 0; i < 2; ++i) streams.push_back(NewStream(r));
-    std::unique_ptr<Event> handed_over = devices_[r]->CreateEvent().value();
-    std::vector<float> values(3 * kElements + 5, 1.0f);
-    const std::vector<float> ones(values.size(), 1.0f);
-    CollectiveRequest request = SumOf(&values, r);
-    request.op = ReduceOp::kMax;
-    int done = 0;
-    for (int round = 0; round < kRounds; ++round) {
-      Stream& stream = *streams[round % 2];
-      ASSERT_THAT(stream.Wait(handed_over.get()), IsOk());
-      ASSERT_THAT(stream.Enqueue([&] {
-        for (float& value : values) value += static_cast<float>(1 + r);
-        return absl::OkStatus();
-      }),
-                  IsOk());
-      ASSERT_THAT(rank(r).Enqueue(request, &stream,
-                                  [&](const absl::Status& status) {
-                                    EXPECT_THAT(status, IsOk());
-                                    ++done;
-                                  }),
-                  IsOk());
-      EXPECT_EQ(done, round + 1) << "called before Enqueue returns";
-      ASSERT_THAT(stream.Record(handed_over.get()), IsOk());
-    }
-    for (auto& stream : streams) ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-    EXPECT_THAT(values, Each(1.0f + 3 * kRounds));
-    EXPECT_THAT(rank(r).status(), IsOk());
-  });
-}
-
 TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
   Make(2);
   Gate before[2];
@@ -147,50 +108,17 @@ TEST_F(StagedOrder, EnqueueNeverWaitsForItsStream) {
     std::vector<std::vector<float>> values(20, std::vector<float>(2 * kElements, 0.0f));
     ASSERT_THAT(stream->Enqueue([&] { return before[r].Await(CommTestDeadline()); }), IsOk());
     for (std::vector<float>& value : values) {
-      ASSERT_THAT(stream->Enqueue([&] {
+      const auto fill = [&value] {
         std::fill(value.begin(), value.end(), 1.0f);
         return absl::OkStatus();
-      }),
-                  IsOk());
+      };
+      ASSERT_THAT(stream->Enqueue(fill), IsOk());
       ASSERT_THAT(rank(r).Enqueue(SumOf(&value, r), stream.get(), Ignore), IsOk());
     }
     for (const std::vector<float>& value : values) EXPECT_THAT(value, Each(0.0f));
     before[r].Open();
     ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
     for (const std::vector<float>& value : values) EXPECT_THAT(value, Each(2.0f));
-  });
-}
-
-// The first call's stream comes to it last, on a device that runs one closure at a time.
-TEST_F(StagedOrder, StreamsThatAreReadyInAnotherOrderDoNotBlockEachOther) {
-  Make(2);
-  RunRanks(2, [&](int r) {
-    std::unique_ptr<Stream> late = NewStream(r), early = NewStream(r);
-    std::unique_ptr<Event> hold = devices_[r]->CreateEvent().value();
-    std::unique_ptr<Stream> host = HostDevice()->CreateStream("hold").value();
-    Gate gate;
-    ASSERT_THAT(host->Enqueue([&] { return gate.Await(CommTestDeadline()); }), IsOk());
-    ASSERT_THAT(host->Record(hold.get()), IsOk());
-    std::vector<float> first(kElements, 0.0f), second(kElements, 1.0f);
-    ASSERT_THAT(late->Wait(hold.get()), IsOk());
-    ASSERT_THAT(late->Enqueue([&] {
-      std::fill(first.begin(), first.end(), 1.0f);
-      return absl::OkStatus();
-    }),
-                IsOk());
-    ASSERT_THAT(rank(r).Enqueue(SumOf(&first, r), late.get(), Ignore), IsOk());
-    ASSERT_THAT(rank(r).Enqueue(SumOf(&second, r), early.get(), Ignore), IsOk());
-    // No closure waits for a call: others get on.
-    std::unique_ptr<Stream> other = NewStream(r);
-    for (int i = 0; i < 200; ++i) {
-      ASSERT_THAT(other->Enqueue([] { return absl::OkStatus(); }), IsOk());
-      ASSERT_THAT(other->Synchronize(CommTestDeadline()), IsOk());
-    }
-    gate.Open();
-    ASSERT_THAT(late->Synchronize(CommTestDeadline()), IsOk());
-    ASSERT_THAT(early->Synchronize(CommTestDeadline()), IsOk());
-    EXPECT_THAT(first, Each(2.0f));
-    EXPECT_THAT(second, Each(2.0f));
   });
 }
 
@@ -278,37 +206,6 @@ TEST_F(StagedOrder, ACallThatIsLateIsNamed) {
   EXPECT_THAT(rank(0).Run(request),
               StatusIs(Code::kDeadlineExceeded, AllOf(HasSubstr("all_reduce #1 (5120 f32 sum, auto), piece 1 of 5"),
                                                       HasSubstr("did not finish in time"))));
-}
-
-// With a call in the collective, one that waits, and one that its stream has not come to yet.
-TEST_F(StagedOrder, AbortEndsWhatIsOnItsWay) {
-  Make(2);
-  std::unique_ptr<Stream> stream = NewStream(0);
-  std::vector<float> values(5 * kElements, 1.0f), others(kElements, 1.0f);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(SumOf(&values, 0)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work waiting, rank(0).Start(SumOf(&others, 0)));
-  Gate before;
-  ASSERT_THAT(stream->Enqueue([&] { return before.Await(CommTestDeadline()); }), IsOk());
-  ASSERT_THAT(rank(0).Enqueue(SumOf(&others, 0), stream.get(), Ignore), IsOk());
-  rank(0).Abort("enough");
-  EXPECT_THAT(work.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
-  EXPECT_THAT(waiting.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
-  before.Open();
-  EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-  EXPECT_THAT(rank(1).Run(SumOf(&others, 1)), StatusIs(Code::kAborted));
-}
-
-TEST_F(StagedOrder, DestroyedWithCallsInFlightItLetsStreamsGoOn) {
-  Make(2);
-  std::unique_ptr<Stream> stream = NewStream(0);
-  std::vector<float> values(5 * kElements, 1.0f);
-  for (int i = 0; i < 3; ++i) ASSERT_THAT(rank(0).Enqueue(SumOf(&values, 0), stream.get(), Ignore), IsOk());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(SumOf(&values, 0)));
-  world_->rank(0) = nullptr;
-  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
-  EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-  EXPECT_EQ(devices_[0]->allocations(), 0) << "its staging memory is freed";
-  EXPECT_THAT(rank(1).Run(SumOf(&values, 1)), StatusIs(Code::kAborted));
 }
 
 // ---- What is refused

@@ -1,10 +1,8 @@
-// StagedPlan: a collective on a device's tensors, cut into collectives on the host of what fits a slot of staging
-// memory.
+// StagedPlan: a collective on a device's tensors, cut into collectives on the host that each fit a slot of staging memory.
 //
-// Pure. Piece i takes elements [i n, (i + 1) n) of the vector, or of every rank's block where there are blocks, so
-// every piece is the same collective, with blocks that are cut alike. A piece's blocks lie one behind the other in the
-// slot; what it reads and what it writes share the slot as they do in a collective in place, but for all-to-all, which
-// has half of the slot for each.
+// Pure. Piece i takes elements [i n, (i + 1) n) of the vector, or of every rank's block if there are blocks. So every piece
+// is the same collective, with blocks cut in the same way. A piece's blocks lie one behind the other in the slot. Its input
+// and output share the slot as in a collective in place; an all-to-all uses half of the slot for each.
 
 #ifndef COMM_DEVICE_STAGED_STAGED_PLAN_H_
 #define COMM_DEVICE_STAGED_STAGED_PLAN_H_
@@ -30,7 +28,7 @@ struct StagedCopy {
   }
 };
 
-// One piece. What holds it is used again for the next one, whose request borrows its counts.
+// One piece. The object is used again for the next piece. `request` borrows the counts.
 struct StagedPiece {
   std::vector<StagedCopy> in;   // from the input to the slot
   std::vector<StagedCopy> out;  // from the slot to the output
@@ -41,16 +39,16 @@ struct StagedPiece {
 
 class StagedPlan {
  public:
-  // The smallest slot that does for a world of this size.
+  // The smallest slot that is large enough for a world of this size.
   static size_t SlotBytesMin(int size);
 
-  // The request has been checked. The plan keeps what it needs of it.
+  // REQUIRES  the request has been checked. It is not needed afterwards.
   StagedPlan(const CollectiveRequest& request, Rank rank, int size, size_t slot_bytes);
 
   const CollectiveRequest& request() const { return request_; }
 
-  // At least 1. Equal on all ranks, but for an all-to-all with counts, of which each rank knows its own alone: there
-  // the largest of all ranks' is to be used. Pieces beyond a rank's own are empty.
+  // The number of pieces, at least 1. Equal on all ranks, except in an all-to-all with counts, where a rank knows only its own
+  // (ranks_know_pieces() is false): the largest of all ranks must be used. Pieces beyond a rank's own number are empty.
   size_t pieces() const { return pieces_; }
   bool ranks_know_pieces() const { return ranks_know_pieces_; }
 
@@ -64,9 +62,9 @@ class StagedPlan {
   };
 
   static std::vector<Block> BlocksOf(absl::Span<const int64_t> counts, size_t count, int blocks);
-  // Of every block, the elements in piece `index`; their sum is returned.
+  // Sets `counts` to the elements of each block in piece `index`. Returns their sum.
   size_t CutBlocks(const std::vector<Block>& blocks, size_t index, std::vector<int64_t>* counts) const;
-  // Copies between a buffer that has all the blocks, or this rank's alone, and the slot from `slot_offset` on.
+  // Adds copies between a buffer with all blocks, or with this rank's alone, and the slot from `slot_offset` on.
   void AddCopies(const std::vector<Block>& blocks, bool own_block, size_t index, absl::Span<const int64_t> counts,
                  size_t slot_offset, std::vector<StagedCopy>* copies) const;
 
@@ -74,8 +72,8 @@ class StagedPlan {
   int rank_;
   bool has_counts_;
   size_t slot_bytes_;
-  std::vector<Block> input_blocks_;   // of the whole vector that is cut; one block where ranks have none
-  std::vector<Block> output_blocks_;  // as the input's, but for all-to-all with counts
+  std::vector<Block> input_blocks_;   // of the whole vector; one block if the collective has no blocks
+  std::vector<Block> output_blocks_;  // differs from the input's only in an all-to-all with counts
   size_t cut_ = 0;                    // elements of a block in a piece
   size_t pieces_ = 1;
   bool ranks_know_pieces_ = true;

@@ -1,8 +1,6 @@
 #include "comm/device/staged/staged_plan.h"
 
 #include <algorithm>
-#include <numeric>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_api_testing.h"
@@ -257,21 +256,25 @@ TEST_P(StagedQueues, AnAbortLetsAllStreamsGoOn) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(vector.Sum()));
   const std::unique_ptr<Event> behind = OfRank(0)->CreateEvent().value();
   ASSERT_THAT(other->Record(behind.get()), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work waiting, rank(0).Start(vector.Sum()));
   rank(0).Abort("enough");
   EXPECT_THAT(work.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
+  EXPECT_THAT(waiting.Wait(CommTestDeadline()), StatusIs(Code::kAborted, HasSubstr("enough")));
   for (Stream* const stream : {first.get(), second.get(), other.get()}) {
     EXPECT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
   }
   EXPECT_THAT(behind->Synchronize(CommTestDeadline()), IsOk());
+  EXPECT_THAT(rank(1).Run(OnDevice(OfRank(1), 1, 1.0f).Sum()), StatusIs(Code::kAborted));
 }
-
 TEST_P(StagedQueues, DestroyedWithCallsInFlightItLetsAllStreamsGoOn) {
   Make(2);
   const OnDevice vector(OfRank(0), 9 * kElements, 1.0f);
   const auto first = NewStream(0), second = NewStream(0);
   ASSERT_THAT(rank(0).Enqueue(vector.Sum(), first.get(), Ignore), IsOk());
   ASSERT_THAT(rank(0).Enqueue(vector.Sum(), second.get(), Ignore), IsOk());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, rank(0).Start(vector.Sum()));
   world_->rank(0) = nullptr;
+  EXPECT_THAT(work.Wait(Deadline::Now()), StatusIs(Code::kCancelled, HasSubstr("destroyed")));
   EXPECT_THAT(first->Synchronize(CommTestDeadline()), IsOk());
   EXPECT_THAT(second->Synchronize(CommTestDeadline()), IsOk());
   EXPECT_THAT(rank(1).Run(OnDevice(OfRank(1), 1, 1.0f).Sum()), StatusIs(Code::kAborted));

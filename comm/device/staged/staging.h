@@ -1,5 +1,5 @@
-// Staging: slots of memory on the host that a device copies to and from, the two streams on which it does, and the words
-// by which those and a thread on the host wait for each other.
+// Staging: slots of memory on the host that a device copies to and from, the two streams for the copies, and the semaphores
+// by which the streams and a thread on the host wait for each other.
 
 #ifndef COMM_DEVICE_STAGED_STAGING_H_
 #define COMM_DEVICE_STAGED_STAGING_H_
@@ -20,36 +20,38 @@ class Staging {
  public:
   struct Slot {
     char* data = nullptr;
-    std::unique_ptr<Event> filled;   // behind the last copy to the slot, and its number in filled()
-    std::unique_ptr<Event> emptied;  // behind the last copy from it
+    std::unique_ptr<Event> filled;  // recorded behind the last copy to the slot and the write of its number to filled()
+    std::unique_ptr<Event> emptied;  // recorded behind the last copy from it
   };
 
-  // UNAVAILABLE where the device's streams cannot await and write values, which is tried; RESOURCE_EXHAUSTED when there
-  // is no such memory; or whatever the device says. The device outlives the staging.
+  // The device outlives the staging.
+  // ERRORS  UNAVAILABLE         the device's streams cannot await and write values, which is tried
+  //         RESOURCE_EXHAUSTED  there is no such memory
+  //         the device's
   static absl::StatusOr<std::unique_ptr<Staging>> Create(Device* device, int slots, size_t slot_bytes);
 
-  // Waits for the copies, 10 s at most: what is behind a stream that does not get on may still use its slot then, and
-  // the memory is given up rather than freed. Nobody waits for exchanged() any more, or it has come to what they await.
+  // Waits for the copies, 10 s at most. If a stream still hangs then, its copies may yet use the slots, so the memory is leaked.
+  // REQUIRES  every wait for exchanged() is over, or exchanged() has reached the awaited number
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   size_t slot_bytes() const { return slot_bytes_; }
-  // Of what has this number. Numbers count up from 1 and go round the slots.
+  // The slot of a piece, by the piece's number. Numbers count up from 1 and go round the slots.
   Slot& slot(uint64_t number) { return slots_[number % slots_.size()]; }
   int slots() const { return static_cast<int>(slots_.size()); }
   Stream* in() { return in_.get(); }    // device to slots
   Stream* out() { return out_.get(); }  // slots to device
-  // For whoever issues: recorded in a caller's stream, and behind what it issued.
+  // For the thread that issues: ready() is recorded in a caller's stream, done() behind what was issued.
   Event* ready() { return ready_.get(); }
   Event* done() { return done_.get(); }
 
-  // Up to which number slots are filled, by `in`, and may be emptied, by `out`: the numbers' lower 32 bits.
+  // The lower 32 bits of the last piece's number that `in` has copied in, and that `out` may copy out.
   std::atomic<uint32_t>* filled() { return &words_->filled; }
   std::atomic<uint32_t>* exchanged() { return &words_->exchanged; }
 
  private:
-  // On cache lines of their own: one is the device's to write, the other the host's.
+  // On cache lines of their own: the device writes one, the host the other.
   struct Words {
     alignas(128) std::atomic<uint32_t> filled{UINT32_MAX};
     alignas(128) std::atomic<uint32_t> exchanged{0};
@@ -58,7 +60,7 @@ class Staging {
   Staging(Device* device, size_t slot_bytes) : device_(device), slot_bytes_(slot_bytes) {}
 
   absl::Status AllocateMemory(int slots);
-  // Has the streams come to number 0, from which those of pieces count.
+  // Runs both streams up to number 0, the one before the first piece's.
   absl::Status TryWords();
 
   Device* const device_;

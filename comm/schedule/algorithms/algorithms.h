@@ -1,13 +1,13 @@
-// What the algorithm files share: the list of steps under construction, and their entry points.
+// Shared by the algorithm files: the list of steps under construction, and the entry points.
 //
-// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps;
+// An entry point is a pure function of one rank's place in the world. It fills in blocks, scratch_blocks and steps.
 // BuildSchedule checks the place beforehand, handles a world of one, and fills in the rest.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_
 #define COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_
 
+#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "comm/schedule/schedule.h"
@@ -32,7 +32,7 @@ inline Operand Input(int block) { return {Window::kInput, block, 1}; }
 inline Operand Output(int block) { return {Window::kOutput, block, 1}; }
 // With room for block `holds` of the vector.
 inline Operand Scratch(int block, int holds) { return {Window::kScratch, block, 1, holds}; }
-// The operand of a message without payload, and of a step's side that is not there.
+// The operand of a message without payload, and of a side that a step does not have.
 inline Operand Nothing() { return {Window::kInput, 0, 0}; }
 
 // How many rounds it takes to reach `size` ranks from one when each round doubles them.
@@ -42,30 +42,52 @@ inline int DoublingRounds(int size) {
   return rounds;
 }
 
-// A list in which the algorithm says what waits for what. Each call appends a step and returns its index, for the `after`
-// of later ones. Step::kNone in an `after` is skipped, so that the first round of a loop needs no case of its own.
-class StepList {
+// A list of steps that computes `after` itself: each step waits for exactly those earlier ones with which it would otherwise race,
+// in place or out of place, except those that it already waits for through others. The verifier asks for no more.
+class OrderedSteps {
  public:
-  using After = std::initializer_list<int32_t>;
+  // In place, input and output are one memory; in an all-to-all they are two.
+  enum class InPlace { kOneMemory, kTwoMemories };
 
-  // What is sent from here on is of this round, or of the next. The first is 0.
+  explicit OrderedSteps(InPlace in_place = InPlace::kOneMemory) : in_place_(in_place) {}
+
+  // Sets the round of the sends that follow. The first is 0.
   void InRound(int round) { round_ = round; }
   void NextRound() { ++round_; }
 
-  int32_t Send(Operand source, int peer, After after = {});
-  int32_t Receive(int peer, Operand target, After after = {});
-  int32_t ReceiveReduce(int peer, Operand source, Operand target, After after = {});
-  int32_t Copy(Operand source, Operand target, After after = {});
-  int32_t Reduce(Operand source, Operand target, After after = {});
+  void Send(Operand source, int peer);
+  void Receive(int peer, Operand target);
+  void ReceiveReduce(int peer, Operand source, Operand target);
+  void Copy(Operand source, Operand target);
+  void ReduceMany(std::vector<Operand> terms, Operand target);
+  // The step that was added last also waits for this one, for another reason than its memory.
+  void AlsoAfter(int32_t earlier) { schedule_.steps.back().after.push_back(earlier); }
 
   // Ends the construction.
   Schedule Finish(int blocks, int scratch_blocks);
 
  private:
-  int32_t Append(Step::Kind kind, int peer, Operand source, Operand target, After after);
+  // The steps that accessed a block of memory.
+  struct Location {
+    int32_t writer = Step::kNone;  // the last one
+    std::vector<int32_t> readers;  // since then
+  };
+  // By window, by block.
+  using Memory = std::array<std::vector<Location>, 3>;
+  enum Mode { kOutOfPlace, kInPlace, kModes };
 
+  static Step Make(Step::Kind kind, int peer, Operand source, Operand target);
+
+  void Append(Step step, bool reads_source, bool writes_target);
+  Location& At(Mode mode, Window window, int block);
+  // Removes those that others in `after` wait for.
+  void Prune(std::vector<int32_t>* after);
+
+  const InPlace in_place_;
   Schedule schedule_;
   int32_t round_ = 0;
+  std::array<Memory, kModes> memory_;
+  std::vector<int32_t> visited_;  // by step: the last step for which Prune visited it
 };
 
 // RingAllReduce() and so on, one for each schedule of the table. All take a size of at least 2.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "comm/schedule/algorithms/algorithms.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {
@@ -58,18 +57,26 @@ std::vector<Branch> BranchesOf(const Place& place, int rank) {
   return branches;
 }
 
+// Where this rank holds a branch: the root in the vector itself, others in scratch.
+Operand Held(const Place& place, const Branch& branch, Window vector) {
+  if (place.rank == place.root) return {vector, branch.block, branch.blocks};
+  return {Window::kScratch, branch.offset, branch.blocks, branch.block};
+}
+int ScratchOf(const Place& place, bool is_leaf) {
+  return place.rank == place.root || is_leaf ? 0 : SubtreeSize(place, place.rank);
+}
 }  // namespace
 
 Schedule BinomialBroadcast(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   const bool is_root = place.rank == place.root;
   const Operand value = is_root ? Input(0) : Output(0);
-  const int32_t received = is_root ? Step::kNone : steps.Receive(Parent(place), value);
+  if (!is_root) steps.Receive(Parent(place), value);
   // The largest subtree has the longest way to go: it is served first.
   const std::vector<int> children = Children(place);
   for (int child = static_cast<int>(children.size()) - 1; child >= 0; --child) {
     steps.InRound(RoundFromRoot(place, child));
-    steps.Send(value, children[child], {received});
+    steps.Send(value, children[child]);
   }
   if (is_root) steps.Copy(Input(0), Output(0));
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
@@ -78,19 +85,18 @@ Schedule BinomialBroadcast(const Place& place) {
 // A rank adds up its children, the smallest subtree first: it is ready first, and the sum then runs in rank order from
 // the root on.
 Schedule BinomialReduce(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   Operand sum = Input(0);
-  int32_t summed = Step::kNone;
   for (int child : children) {
     const Operand next = is_root ? Output(0) : Scratch(0, 0);
-    summed = steps.ReceiveReduce(child, sum, next, {summed});
+    steps.ReceiveReduce(child, sum, next);
     sum = next;
   }
   if (!is_root) {
     steps.InRound(RoundToRoot(place));
-    steps.Send(sum, Parent(place), {summed});
+    steps.Send(sum, Parent(place));
   }
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root || children.empty() ? 0 : 1);
 }
@@ -98,36 +104,28 @@ Schedule BinomialReduce(const Place& place) {
 // Blocks that pass through a rank are collected in its scratch, in the order in which they are sent on.
 Schedule BinomialGather(const Place& place) {
   OrderedSteps steps;
-  const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   const bool is_leaf = children.empty();
-  const auto held = [&](const Branch& branch) -> Operand {
-    if (is_root) return {Window::kOutput, branch.block, branch.blocks};
-    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
-  };
+  const auto held = [&](const Branch& branch) { return Held(place, branch, Window::kOutput); };
   if (!is_leaf) steps.Copy(Input(place.rank), held({0, place.rank, 1}));
   for (int child : children) {
     for (const Branch& branch : BranchesOf(place, child)) steps.Receive(child, held(branch));
   }
-  if (!is_root) {
+  if (place.rank != place.root) {
     steps.InRound(RoundToRoot(place));
     for (const Branch& branch : BranchesOf(place, place.rank)) {
       steps.Send(is_leaf ? Input(place.rank) : held(branch), Parent(place));
     }
   }
-  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
+  return steps.Finish(/*blocks=*/place.size, ScratchOf(place, is_leaf));
 }
 
 Schedule BinomialScatter(const Place& place) {
   OrderedSteps steps;
-  const bool is_root = place.rank == place.root;
   const std::vector<int> children = Children(place);
   const bool is_leaf = children.empty();
-  const auto held = [&](const Branch& branch) -> Operand {
-    if (is_root) return {Window::kInput, branch.block, branch.blocks};
-    return {Window::kScratch, branch.offset, branch.blocks, branch.block};
-  };
-  if (!is_root) {
+  const auto held = [&](const Branch& branch) { return Held(place, branch, Window::kInput); };
+  if (place.rank != place.root) {
     for (const Branch& branch : BranchesOf(place, place.rank)) {
       steps.Receive(Parent(place), is_leaf ? Output(place.rank) : held(branch));
     }
@@ -138,7 +136,7 @@ Schedule BinomialScatter(const Place& place) {
     for (const Branch& branch : BranchesOf(place, children[child])) steps.Send(held(branch), children[child]);
   }
   if (!is_leaf) steps.Copy(held({0, place.rank, 1}), Output(place.rank));
-  return steps.Finish(/*blocks=*/place.size, is_root || is_leaf ? 0 : SubtreeSize(place, place.rank));
+  return steps.Finish(/*blocks=*/place.size, ScratchOf(place, is_leaf));
 }
 
 }  // namespace algorithms

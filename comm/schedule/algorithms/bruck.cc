@@ -8,7 +8,6 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/circulant.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {

@@ -2,7 +2,6 @@
 // chain: for long vectors. A sum that starts at rank 0 and passes every rank is reduced in rank order.
 
 #include "comm/schedule/algorithms/algorithms.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {

@@ -6,11 +6,13 @@ namespace lockstep {
 namespace algorithms {
 
 Schedule DisseminationBarrier(const Place& place) {
-  StepList steps;
-  int32_t heard = Step::kNone;
-  for (int distance = 1; distance < place.size; distance *= 2) {
-    steps.Send(Nothing(), place.Neighbour(distance), {heard});
-    heard = steps.Receive(place.Neighbour(-distance), Nothing(), {heard});
+  OrderedSteps steps;
+  int32_t heard = Step::kNone;  // the receive of the round before
+  for (int distance = 1; distance < place.size; distance *= 2, heard += 2) {
+    steps.Send(Nothing(), place.Neighbour(distance));
+    if (heard != Step::kNone) steps.AlsoAfter(heard);
+    steps.Receive(place.Neighbour(-distance), Nothing());
+    if (heard != Step::kNone) steps.AlsoAfter(heard);
     steps.NextRound();
   }
   return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);

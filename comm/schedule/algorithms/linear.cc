@@ -7,7 +7,7 @@ namespace lockstep {
 namespace algorithms {
 
 Schedule LinearGather(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   if (place.rank != place.root) {
     steps.Send(Input(place.rank), place.root);
     return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
@@ -20,7 +20,7 @@ Schedule LinearGather(const Place& place) {
 }
 
 Schedule LinearScatter(const Place& place) {
-  StepList steps;
+  OrderedSteps steps;
   if (place.rank != place.root) {
     steps.Receive(place.root, Output(place.rank));
     return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
@@ -34,7 +34,7 @@ Schedule LinearScatter(const Place& place) {
 
 // At any distance, everyone sends to one rank and receives from one.
 Schedule PairwiseAllToAll(const Place& place) {
-  StepList steps;
+  OrderedSteps steps(OrderedSteps::InPlace::kTwoMemories);
   for (int distance = 1; distance < place.size; ++distance) {
     const int right = place.Neighbour(distance), left = place.Neighbour(-distance);
     steps.Send(Input(right), right);

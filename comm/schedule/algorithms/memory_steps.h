@@ -1,4 +1,4 @@
-// The list of steps of an shared-memory algorithm under construction: one after the other, nothing waits for anything else.
+// The list of steps of a shared-memory algorithm under construction. Steps run one after the other; `after` is empty.
 
 #ifndef COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_
 #define COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_
@@ -23,10 +23,10 @@ class MemorySteps {
   }
 
   void Barrier() { Append(Step::Kind::kBarrier, Nothing(), Nothing()); }
-  // What rank r gives is then in scratch block r.
+  // Rank r's source arrives in scratch block r.
   void Share(Operand source) { Append(Step::Kind::kShare, source, {Window::kScratch, 0, place_.size}); }
   void Copy(Operand source, Operand target) { Append(Step::Kind::kCopy, source, target); }
-  // The fold of one operand of each rank, in rank order, in the target and in more targets.
+  // Reduces one operand of each rank, in rank order, into all targets.
   template <typename TermOf>
   void ReduceMany(TermOf term_of, Operand target, std::vector<Operand> more_targets = {}) {
     Append(Step::Kind::kReduceMany, Nothing(), target);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "comm/schedule/algorithms/algorithms.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {

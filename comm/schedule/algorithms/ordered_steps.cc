@@ -1,8 +1,6 @@
-#include "comm/schedule/algorithms/ordered_steps.h"
-
 #include <algorithm>
-#include <functional>
 #include <utility>
+#include <vector>
 
 #include "comm/schedule/algorithms/algorithms.h"
 

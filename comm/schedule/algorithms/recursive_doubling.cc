@@ -31,11 +31,10 @@ struct Core {
 Schedule RecursiveDoublingAllReduce(const Place& place) {
   const Core core(place.size);
   const bool is_paired = place.rank < 2 * core.extra;
-  StepList steps;
-
+  OrderedSteps steps;
   if (is_paired && place.rank % 2 == 0) {
-    const int32_t sent = steps.Send(Input(0), place.rank + 1);
-    steps.Receive(place.rank + 1, Output(0), {sent});
+    steps.Send(Input(0), place.rank + 1);
+    steps.Receive(place.rank + 1, Output(0));
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
   }
 
@@ -44,39 +43,34 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
   if (core.rounds == 1 && !is_paired) {
     const int peer = core.FromCore(core.ToCore(place.rank) ^ 1);
     steps.InRound(1);
-    const int32_t copied = steps.Copy(Input(0), Output(0));
-    const int32_t sent = steps.Send(Output(0), peer, {copied});
-    const int32_t received = steps.Receive(peer, Scratch(0, 0));
-    steps.Reduce(Scratch(0, 0), Output(0), {sent, received});
+    steps.Copy(Input(0), Output(0));
+    steps.Send(Output(0), peer);
+    steps.Receive(peer, Scratch(0, 0));
+    steps.ReduceMany({Output(0), Scratch(0, 0)}, Output(0));
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/1);
   }
 
   // Sums move between two scratch blocks, each made in the one that nothing is being sent from; the last is made in the
   // output. No round copies anything.
   Operand sum = Input(0);
-  int32_t summed = Step::kNone;
   int slots_used = 0;
   if (is_paired) {
     sum = Scratch(0, 0);
     slots_used = 1;
-    summed = steps.ReceiveReduce(place.rank - 1, Input(0), sum);
+    steps.ReceiveReduce(place.rank - 1, Input(0), sum);
   }
-  int32_t input_sent = Step::kNone, scratch_sent = Step::kNone;
   for (int round = 0; round < core.rounds; ++round) {
     const int peer = core.FromCore(core.ToCore(place.rank) ^ (1 << round));
     const bool is_last = round + 1 == core.rounds;
     const Operand next = is_last ? Output(0) : sum == Scratch(0, 0) ? Scratch(1, 0) : Scratch(0, 0);
     if (!is_last) slots_used = std::max(slots_used, next.block + 1);
     steps.NextRound();  // after that of the extra ranks
-    const int32_t sent = steps.Send(sum, peer, {summed});
-    // The round before sent from the scratch block that is written now. In place, the output is the input, which the
-    // first round sent.
-    summed = steps.ReceiveReduce(peer, sum, next, {summed, is_last ? input_sent : scratch_sent});
-    (sum == Input(0) ? input_sent : scratch_sent) = sent;
+    steps.Send(sum, peer);
+    steps.ReceiveReduce(peer, sum, next);
     sum = next;
   }
   steps.NextRound();
-  if (is_paired) steps.Send(sum, place.rank - 1, {summed});
+  if (is_paired) steps.Send(sum, place.rank - 1);
   return steps.Finish(/*blocks=*/1, slots_used);
 }
 

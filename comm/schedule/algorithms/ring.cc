@@ -4,9 +4,6 @@
 // chunk, and the first chunk runs round the ring while the last is still on its way.
 
 #include <algorithm>
-#include <array>
-#include <vector>
-
 #include "comm/schedule/algorithms/algorithms.h"
 
 namespace lockstep {
@@ -16,40 +13,38 @@ namespace algorithms {
 // Nothing is copied beforehand: the first send comes from the input, and each sum is input op arriving -> output.
 Schedule RingAllReduce(const Place& place) {
   const int left = place.Neighbour(-1), right = place.Neighbour(1);
-  StepList steps;
-  // last_send[b]: the last send that reads block b of the input or the output.
-  std::vector<int32_t> last_send(place.size, Step::kNone);
+  OrderedSteps steps;
 
-  last_send[place.rank] = steps.Send(Input(place.rank), right);
-  int32_t summed = Step::kNone;
+  steps.Send(Input(place.rank), right);
   for (int round = 1; round < place.size; ++round) {
     const int block = place.Neighbour(-round);
-    summed = steps.ReceiveReduce(left, Input(block), Output(block));
+    steps.ReceiveReduce(left, Input(block), Output(block));
     // In the last round, this begins the all-gather with the finished block.
     steps.NextRound();
-    last_send[block] = steps.Send(Output(block), right, {summed});
+    steps.Send(Output(block), right);
   }
   for (int round = 0; round + 1 < place.size; ++round) {
     const int block = place.Neighbour(-round);
-    const int32_t received = steps.Receive(left, Output(block), {last_send[block]});
+    steps.Receive(left, Output(block));
     // The right neighbour finished the block that arrives last.
     steps.NextRound();
-    if (round + 2 < place.size) steps.Send(Output(block), right, {received});
+    if (round + 2 < place.size) steps.Send(Output(block), right);
   }
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
 }
 
 Schedule RingAllGather(const Place& place) {
   const int left = place.Neighbour(-1), right = place.Neighbour(1);
-  StepList steps;
+  OrderedSteps steps;
+
   steps.Send(Input(place.rank), right);
   for (int round = 1; round < place.size; ++round) {
     const int block = place.Neighbour(-round);
-    const int32_t received = steps.Receive(left, Output(block));
+    steps.Receive(left, Output(block));
     // Behind the first messages, so that the copy keeps no link waiting.
     if (round == 1) steps.Copy(Input(place.rank), Output(place.rank));
     steps.NextRound();
-    if (round + 1 < place.size) steps.Send(Output(block), right, {received});
+    if (round + 1 < place.size) steps.Send(Output(block), right);
   }
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
 }
@@ -58,15 +53,14 @@ Schedule RingAllGather(const Place& place) {
 // between two scratch blocks: one is sent while the next is made.
 Schedule RingReduceScatter(const Place& place) {
   const int left = place.Neighbour(-1), right = place.Neighbour(1);
-  StepList steps;
+  OrderedSteps steps;
+
   steps.Send(Input(left), right);
-  // The last send from each scratch block.
-  std::array<int32_t, 2> last_send = {Step::kNone, Step::kNone};
   for (int round = 0; round + 2 < place.size; ++round) {
     const int slot = round % 2, block = place.Neighbour(-2 - round);
-    const int32_t summed = steps.ReceiveReduce(left, Input(block), Scratch(slot, block), {last_send[slot]});
+    steps.ReceiveReduce(left, Input(block), Scratch(slot, block));
     steps.NextRound();
-    last_send[slot] = steps.Send(Scratch(slot, block), right, {summed});
+    steps.Send(Scratch(slot, block), right);
   }
   steps.ReceiveReduce(left, Input(place.rank), Output(place.rank));
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/std::min(2, place.size - 2));
@@ -78,15 +72,15 @@ Schedule RingReduceScatter(const Place& place) {
 Schedule RingReduce(const Place& place) {
   const int left = place.Neighbour(-1), right = place.Neighbour(1);
   const bool is_root = place.rank == place.root, is_first = left == place.root;
-  StepList steps;
+  OrderedSteps steps;
   steps.InRound(place.relative());
   if (is_first) {
     steps.Send(Input(0), right);
     return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
   }
   const Operand sum = is_root ? Output(0) : Scratch(0, 0);
-  const int32_t summed = steps.ReceiveReduce(left, Input(0), sum);
-  if (!is_root) steps.Send(sum, right, {summed});
+  steps.ReceiveReduce(left, Input(0), sum);
+  if (!is_root) steps.Send(sum, right);
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root ? 0 : 1);
 }
 

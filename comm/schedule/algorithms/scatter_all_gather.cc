@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "comm/schedule/algorithms/algorithms.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {

@@ -1,8 +1,6 @@
 // What the staged algorithms are for, counted, and a proof of what comm/schedule/stage.h says of rounds that overlap. That one round
 // is right is proved in comm/schedule/verify/schedule_proofs_test.cc.
 
-#include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,11 +9,11 @@
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
-#include "comm/engine/barrier_checks.h"
 #include "comm/plan/prepared_schedule.h"
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/stage.h"
 #include "comm/schedule/verify/expression.h"
+#include "comm/schedule/verify/schedule_checks.h"
 #include "comm/schedule/verify/schedule_testing.h"
 #include "comm/schedule/verify/symbolic_run.h"
 #include "gmock/gmock.h"

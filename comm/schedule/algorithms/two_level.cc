@@ -2,17 +2,70 @@
 // must.
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/circulant.h"
-#include "comm/schedule/algorithms/hosts.h"
-#include "comm/schedule/algorithms/ordered_steps.h"
 
 namespace lockstep {
 namespace algorithms {
 namespace {
+
+// The hosts of a world.
+struct Hosts {
+  explicit Hosts(const Place& place);
+
+  int count() const { return static_cast<int>(ranks.size()); }
+  const std::vector<int>& mine() const { return ranks[own_host]; }
+  // The rank of `host` that handles `rank`'s blocks there. On `rank`'s own host: `rank`.
+  int DeputyOf(int rank, int host) const { return ranks[host][local_of[rank] % ranks[host].size()]; }
+  // The inverse: the ranks of `host` whose deputy on the own host is its rank number `local`, in order.
+  std::vector<int> RanksWithDeputy(int host, int local) const;
+  // The host `distance` places further on, from the own one round all hosts; the same for the ranks of the own host. Negative
+  // distances go back. |distance| is at most the number of hosts or ranks.
+  int HostFurtherOn(int distance) const { return (own_host + distance + count()) % count(); }
+  int LocalFurtherOn(int distance) const {
+    const int locals = static_cast<int>(mine().size());
+    return mine()[(own_local + distance + locals) % locals];
+  }
+
+  // The ranks of each host, in order; hosts in the order of their lowest rank.
+  std::vector<std::vector<int>> ranks;
+  // Of each rank: its host, and its number among the host's ranks.
+  std::vector<int> host_of;
+  std::vector<int> local_of;
+  // Where this rank is.
+  int own_host = 0;
+  int own_local = 0;
+  int ranks_min = 0;  // on any host
+};
+
+Hosts::Hosts(const Place& place) {
+  const std::vector<int32_t>& labels = place.topology->host_of_rank;
+  std::map<int32_t, int> host_of_label;
+  for (int rank = 0; rank < place.size; ++rank) {
+    const int next = count();
+    const int host = host_of_label.try_emplace(labels.empty() ? 0 : labels[rank], next).first->second;
+    if (host == next) ranks.emplace_back();
+    host_of.push_back(host);
+    local_of.push_back(static_cast<int>(ranks[host].size()));
+    ranks[host].push_back(rank);
+  }
+  own_host = host_of[place.rank];
+  own_local = local_of[place.rank];
+  ranks_min = place.size;
+  for (const std::vector<int>& of_host : ranks) ranks_min = std::min(ranks_min, static_cast<int>(of_host.size()));
+}
+
+std::vector<int> Hosts::RanksWithDeputy(int host, int local) const {
+  std::vector<int> served;
+  for (size_t i = local; i < ranks[host].size(); i += mine().size()) served.push_back(ranks[host][i]);
+  return served;
+}
 
 // The all-reduce cuts the vector into slices, one for each rank of the smallest host. On every host, local rank s owns
 // slice s; ranks beyond the last slice own none, and only hand in their terms and get the results. The owners of a slice,

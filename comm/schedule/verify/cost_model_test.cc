@@ -16,7 +16,6 @@
 #include "comm/schedule/stage.h"
 #include "comm/schedule/verify/schedule_testing.h"
 #include "comm/schedule/verify/simulator.h"
-#include "comm/select/barrier_costs.h"
 #include "comm/select/selector.h"
 #include "comm/topology/link_costs.h"
 #include "gmock/gmock.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -38,8 +37,8 @@ std::string SizeText(int64_t bytes) {
 
 absl::StatusOr<double> Microseconds(const CostTableOptions& options, Collective collective, Algorithm algorithm,
                                     int64_t bytes, CostModel* costs) {
-  const double price = costs->Ns(collective, algorithm, bytes);
-  if (!options.step_by_step || std::isinf(price)) return price / 1000;
+  const double cost = costs->Ns(collective, algorithm, bytes);
+  if (!options.step_by_step || std::isinf(cost)) return cost / 1000;
   LOCKSTEP_ASSIGN_OR_RETURN(const Simulation simulation,
                             Simulate(collective, algorithm, options.ranks, bytes, options.network));
   return simulation.ns / 1000;
@@ -103,7 +102,7 @@ absl::StatusOr<double> ParseQuantity(absl::string_view text, absl::string_view w
 
 absl::StatusOr<std::string> FormatCostTables(const CostTableOptions& options) {
   if (options.ranks < 1 || options.ranks > kRanksMax) {
-    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks: from 1 to ", kRanksMax, " can be priced"));
+    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks: from 1 to ", kRanksMax, " can have a cost"));
   }
   if (options.step_by_step && options.ranks > kSimulatedRanksMax) {
     return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks: up to ", kSimulatedRanksMax,

@@ -1,5 +1,5 @@
-// Price tables: algorithm x size for a described network, as text, with the selector's choice marked. What
-// //comm/schedule/verify:simulate prints.
+// Cost tables: algorithm x size for a described network, as text, with the selector's choice marked.
+// //comm/schedule/verify:simulate prints them.
 
 #ifndef COMM_SCHEDULE_VERIFY_COST_TABLE_H_
 #define COMM_SCHEDULE_VERIFY_COST_TABLE_H_
@@ -20,9 +20,9 @@ struct CostTableOptions {
   std::vector<int64_t> sizes;  // bytes of the whole vector: see CostModel::Ns()
   int ranks = 1;
   Network network;
-  // The ranks of a host map each other's memory: where there is one host, the shared-memory algorithms too.
+  // The ranks of a host map each other's memory. With one host the tables then include the shared-memory algorithms.
   bool share_memory = false;
-  // Carry out the schedules of all ranks in virtual time (comm/schedule/verify/simulator.h) rather than ask the cost model.
+  // Run the schedules of all ranks in virtual time (comm/schedule/verify/simulator.h) instead of asking the cost model.
   bool step_by_step = false;
 };
 
@@ -33,12 +33,12 @@ struct CostTableOptions {
 //   recursive_doubling       182.4*   120304.1
 //   ring                   12006.3     10423.0*
 //
-// "*" is what the selector takes for ordinary buffers; "+" what it takes for buffers of the communicator's allocator,
-// where that is something else. "-" where the algorithm cannot carry out the collective. INVALID_ARGUMENT for a world
-// without ranks, or (step by step) for one that cannot be simulated in memory, and for negative sizes.
+// "*": the selector's choice for ordinary buffers. "+": its choice for buffers of the communicator's allocator, if it differs.
+// "-": the algorithm cannot execute the collective.
+// ERRORS  INVALID_ARGUMENT for a world without ranks, one too large to be simulated step by step, and negative sizes
 absl::StatusOr<std::string> FormatCostTables(const CostTableOptions& options);
 
-// Texts of the command line. All give INVALID_ARGUMENT that says what is expected.
+// Parse texts of the command line. INVALID_ARGUMENT says what is expected.
 //
 //   collectives  "all", or names with commas between
 //   sizes        bytes with commas between; K, M and G behind a number are powers of 1024

@@ -90,9 +90,9 @@ TEST(CostTable, HasTheAlgorithmsByMemoryOfOneHostThatSharesIt) {
 TEST(CostTable, IsTheSameStepByStep) {
   CostTableOptions options = Options(16, 4);
   options.collectives = {Collective::kReduce};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string priced, FormatCostTables(options));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string by_model, FormatCostTables(options));
   options.step_by_step = true;
-  EXPECT_THAT(FormatCostTables(options), IsOkAndHolds(priced));
+  EXPECT_THAT(FormatCostTables(options), IsOkAndHolds(by_model));
 }
 
 TEST(CostTable, OfABarrierHasOneColumn) {

@@ -1,9 +1,9 @@
-// What a block of memory holds during a collective, as an expression of the ranks' inputs.
+// The contents of a block of memory during a collective, as an expression of the ranks' inputs.
 //
-// A leaf is one rank's input block; a node is `left op right` of two expressions, rounded, or left open for a further
-// term, as in a fold of many that is rounded once. Equal expressions have equal ids (hash-consing), so comparing two
-// trees costs one comparison however large they are; the trees of different blocks share their nodes. Reduction operators
-// are commutative but, on floating-point numbers, not associative: expressions with equal Canonical() ids have equal bits.
+// A leaf is one rank's input block. A node is `left op right` of two expressions: rounded, or open for a further term, as in a
+// reduction of many that is rounded once. Equal expressions have equal ids (hash-consing), so comparing two trees of any size
+// costs one comparison. The trees of different blocks share their nodes. Reduction operators are commutative but, on
+// floating-point numbers, not associative: expressions with equal Canonical() ids have equal bits.
 
 #ifndef COMM_SCHEDULE_VERIFY_EXPRESSION_H_
 #define COMM_SCHEDULE_VERIFY_EXPRESSION_H_
@@ -28,34 +28,33 @@ class ExpressionTable {
   Id Leaf(Rank rank, int block);
   // Both must be of the same block and share no leaf.
   Id Combine(Id left, Id right);
-  // The same, not rounded: what Combine or Accumulate then adds a term to. A fold of many accumulates all but the last.
+  // The same, not rounded: Combine or Accumulate then adds a term. A reduction of many accumulates all terms except the last.
   Id Accumulate(Id left, Id right);
 
-  // The block all leaves are of.
+  // The block of all its leaves.
   static int block(Id id) { return static_cast<int>(id >> 32); }
-  // The same expression with the operands of every node in one order.
+  // The same expression with the operands of every node in a fixed order.
   Id Canonical(Id id) const { return Make(nodes_[Tree(id)].canonical, block(id)); }
-  // The rank of a leaf; -1 of anything else.
+  // The rank of a leaf; -1 for a node.
   int LeafRank(Id id) const { return nodes_[Tree(id)].left == kNone ? nodes_[Tree(id)].rank : -1; }
   bool HasLeaf(Id id, Rank rank) const;
   // A rank whose leaf both have, or -1.
   int SharedLeaf(Id a, Id b) const;
   // A rank whose leaf is not in it, or -1.
   int MissingLeaf(Id id) const;
-  // Whether it is (((r0 op r1) op r2) op ...) of all ranks, up to the order of a node's two operands, wherever it is
-  // rounded on the way.
+  // Whether it is (((r0 op r1) op r2) op ...) of all ranks. The order of a node's two operands and the rounding do not matter.
   bool ReducesInRankOrder(Id id) const;
   // Whether it is one node whose terms are leaves, or a leaf.
   bool IsRoundedOnce(Id id) const;
 
-  // "((r2+r1)+r0)", and "(r0+r1+r2)" of one that is rounded once; the block goes without saying.
+  // "((r2+r1)+r0)", or "(r0+r1+r2)" if it is rounded once. Without the block.
   std::string ToString(Id id) const;
 
  private:
   // A tree without its block.
   using TreeId = int32_t;
   static constexpr TreeId kNone = -1;
-  // What becomes of a node's value: rounded to the dtype, or one more term is added to it as it is.
+  // A node's value is rounded to the dtype, or stays open for one more term.
   enum class End : uint8_t { kRounded, kOpen };
 
   struct Node {

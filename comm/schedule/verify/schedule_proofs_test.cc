@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "base/status_matchers.h"
 #include "comm/schedule/schedule.h"
 #include "comm/schedule/verify/schedule_testing.h"

@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/rank.h"
-#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -83,12 +82,13 @@ Step ReceiveReduce(int peer, Operand source, Operand target, After after) {
   return Make(Step::Kind::kReceiveReduce, peer, source, target, after);
 }
 Step Copy(Operand source, Operand target, After after) { return Make(Step::Kind::kCopy, 0, source, target, after); }
-Step Reduce(Operand source, Operand target, After after) { return Make(Step::Kind::kReduce, 0, source, target, after); }
 Step ReduceMany(std::vector<Operand> terms, Operand target, After after) {
   Step step = Make(Step::Kind::kReduceMany, 0, Input(0, 0), target, after);
   step.terms = std::move(terms);
   return step;
 }
+
+Step Reduce(Operand source, Operand target, After after) { return ReduceMany({target, source}, target, after); }
 
 Operand Of(int rank, Operand operand) {
   operand.rank = rank;

@@ -10,7 +10,7 @@ fail() {
   exit 1
 }
 
-"$simulate" --ranks 4096 --hosts 512 --link 25gbit --latency 20us >"$output" 2>&1 || fail "pricing failed"
+"$simulate" --ranks 4096 --hosts 512 --link 25gbit --latency 20us >"$output" 2>&1 || fail "no table"
 grep -q '^all_reduce, 4096 ranks, 8 on each of 512 hosts, us$' "$output" || fail "no table of all_reduce"
 # Each table is a line of its title, one of sizes (each a number and its unit), and one for each algorithm: a cell for each size.
 awk '
@@ -31,17 +31,17 @@ awk '
   fail "simulating failed"
 grep -q '^binomial  *[0-9]' "$output" || fail "no line of binomial"
 
-"$simulate" --ranks=2 --collective=all_reduce --sizes=8,64K >"$output" 2>&1 || fail "pricing one host failed"
+"$simulate" --ranks=2 --collective=all_reduce --sizes=8,64K >"$output" 2>&1 || fail "no table of one host"
 grep -q '^inline  *[0-9.]*\* *- $' "$output" || fail "no choice of inline"
 grep -q '^direct  *[0-9.]*  *[0-9.]*+$' "$output" || fail "no choice of direct"
-"$simulate" --ranks=2 --local_link=tcp >"$output" 2>&1 || fail "pricing TCP on one host failed"
+"$simulate" --ranks=2 --local_link=tcp >"$output" 2>&1 || fail "no table of TCP on one host"
 ! grep -E '^(direct|inline|staged)' "$output" || fail "shared-memory algorithms without shared memory"
 
 # Messages cost more where their ends share cores, so that fewer of them are better.
-"$simulate" --ranks=4 --local_link=tcp --collective=all_reduce --sizes=8 >"$output" 2>&1 || fail "pricing spare cores failed"
+"$simulate" --ranks=4 --local_link=tcp --collective=all_reduce --sizes=8 >"$output" 2>&1 || fail "no table of spare cores"
 grep -q '^one_shot  *[0-9.]*\*' "$output" || fail "no choice of one_shot"
 "$simulate" --ranks=4 --cores=2 --local_link=tcp --collective=all_reduce --sizes=8 >"$output" 2>&1 ||
-  fail "pricing shared cores failed"
+  fail "no table of shared cores"
 grep -q '^recursive_doubling  *[0-9.]*\*' "$output" || fail "no choice of recursive_doubling"
 
 expect_refusal() {

@@ -1,13 +1,15 @@
 #include "comm/schedule/verify/simulator.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "comm/schedule/schedule.h"
-#include "comm/select/barrier_costs.h"
+#include "comm/schedule/verify/schedule_testing.h"
+#include "comm/select/link_sharing.h"
 #include "comm/topology/link_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,6 +17,16 @@
 namespace lockstep {
 namespace {
 
+using schedule_testing::Barrier;
+using schedule_testing::Copy;
+using schedule_testing::Input;
+using schedule_testing::Of;
+using schedule_testing::Output;
+using schedule_testing::Receive;
+using schedule_testing::ReduceInto;
+using schedule_testing::ReduceMany;
+using schedule_testing::Scratch;
+using schedule_testing::Send;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -30,38 +42,9 @@ Network TestNetwork(int ranks_per_host) {
   return network;
 }
 
-constexpr Operand kInput = {Window::kInput, 0, 1}, kOutput = {Window::kOutput, 0, 1};
-
-Step Send(int peer, Operand source, Step::After after = {}) {
-  Step step;
-  step.kind = Step::Kind::kSend;
-  step.peer = Rank(peer);
-  step.source = source;
-  step.after = after;
-  return step;
-}
-
-Step Receive(int peer, Operand target, Step::After after = {}) {
-  Step step;
-  step.kind = Step::Kind::kReceive;
-  step.peer = Rank(peer);
-  step.target = target;
-  step.after = after;
-  return step;
-}
-
 // One block, a list of steps for each rank.
 std::vector<Schedule> World(std::vector<std::vector<Step>> steps) {
-  std::vector<Schedule> schedules(steps.size());
-  for (size_t rank = 0; rank < steps.size(); ++rank) {
-    schedules[rank].collective = Collective::kAllReduce;
-    schedules[rank].algorithm = Algorithm::kRing;
-    schedules[rank].rank = Rank(static_cast<int>(rank));
-    schedules[rank].size = static_cast<int>(steps.size());
-    schedules[rank].blocks = 1;
-    schedules[rank].steps = std::move(steps[rank]);
-  }
-  return schedules;
+  return schedule_testing::World(Collective::kAllReduce, /*blocks=*/1, /*scratch_blocks=*/0, std::move(steps));
 }
 
 double Ns(const std::vector<Schedule>& schedules, int64_t bytes, const Network& network) {
@@ -71,7 +54,7 @@ double Ns(const std::vector<Schedule>& schedules, int64_t bytes, const Network& 
 }
 
 TEST(Simulator, AMessageTakesItsBytesAndTheLatency) {
-  const std::vector<Schedule> world = World({{Send(1, kInput)}, {Receive(0, kOutput)}});
+  const std::vector<Schedule> world = World({{Send(Input(0), 1)}, {Receive(0, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(world, 400, TestNetwork(2)), 400 + 1000);
   EXPECT_DOUBLE_EQ(Ns(world, 400, TestNetwork(1)), 4000 + 50'000);
   EXPECT_DOUBLE_EQ(Ns(world, 0, TestNetwork(2)), 1000);
@@ -80,7 +63,7 @@ TEST(Simulator, AMessageTakesItsBytesAndTheLatency) {
 TEST(Simulator, EitherEndWorksForEveryChunk) {
   Network network = TestNetwork(2);
   network.local.message_ns = 30;
-  const std::vector<Schedule> world = World({{Send(1, kInput)}, {Receive(0, kOutput)}});
+  const std::vector<Schedule> world = World({{Send(Input(0), 1)}, {Receive(0, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(world, 400, network), 4 * 130 + 1000);
   network.remote.message_ns = 50;
   network.ranks_per_host = 1;
@@ -89,29 +72,29 @@ TEST(Simulator, EitherEndWorksForEveryChunk) {
 
 TEST(Simulator, PassesChunksOnBeforeTheMessageIsWhole) {
   const std::vector<Schedule> world =
-      World({{Send(1, kInput)}, {Receive(0, kOutput), Send(2, kOutput, {0})}, {Receive(1, kOutput)}});
+      World({{Send(Input(0), 1)}, {Receive(0, Output(0)), Send(Output(0), 2, {0})}, {Receive(1, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(world, 400, TestNetwork(3)), 2 * (100 + 1000) + 300);
 }
 
 TEST(Simulator, WaitsForTheWholeOfAnotherOperand) {
   // What is sent on is not the block that arrives, so all of it has to be there.
   const std::vector<Schedule> world =
-      World({{Send(1, kInput)}, {Receive(0, kOutput), Send(2, {Window::kScratch, 0, 1}, {0})}, {Receive(1, kOutput)}});
+      World({{Send(Input(0), 1)}, {Receive(0, Output(0)), Send(Scratch(0), 2, {0})}, {Receive(1, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(world, 400, TestNetwork(3)), 2 * (400 + 1000));
 }
 
 TEST(Simulator, ARankSendsOneAfterTheOtherAndReceivesOneAfterTheOther) {
   const std::vector<Schedule> out =
-      World({{Send(1, kInput), Send(2, kInput)}, {Receive(0, kOutput)}, {Receive(0, kOutput)}});
+      World({{Send(Input(0), 1), Send(Input(0), 2)}, {Receive(0, Output(0))}, {Receive(0, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(out, 400, TestNetwork(3)), 2 * 400 + 1000);
   const std::vector<Schedule> in =
-      World({{Receive(1, kOutput), Receive(2, kOutput, {0})}, {Send(0, kInput)}, {Send(0, kInput)}});
+      World({{Receive(1, Output(0)), Receive(2, Output(0), {0})}, {Send(Input(0), 0)}, {Send(Input(0), 0)}});
   EXPECT_DOUBLE_EQ(Ns(in, 400, TestNetwork(3)), 400 + 1000 + 400);
 }
 
 TEST(Simulator, RanksOfAHostShareItsLink) {
   const std::vector<Schedule> both =
-      World({{Send(2, kInput)}, {Send(3, kInput)}, {Receive(0, kOutput)}, {Receive(1, kOutput)}});
+      World({{Send(Input(0), 2)}, {Send(Input(0), 3)}, {Receive(0, Output(0))}, {Receive(1, Output(0))}});
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Simulation shared, Simulate(both, 400, TestNetwork(2)));
   EXPECT_NEAR(shared.ns, 2 * 4000 + 50'000, 1e-6);
   EXPECT_DOUBLE_EQ(shared.remote_sent_bytes, 800);
@@ -121,46 +104,46 @@ TEST(Simulator, RanksOfAHostShareItsLink) {
   apart[1].steps[0].round = 1;
   EXPECT_DOUBLE_EQ(Ns(apart, 400, TestNetwork(2)), 4000 + 50'000);
   // A rank that has nothing to send leaves the link to the other.
-  const std::vector<Schedule> one = World({{Send(2, kInput)}, {}, {Receive(0, kOutput)}, {}});
+  const std::vector<Schedule> one = World({{Send(Input(0), 2)}, {}, {Receive(0, Output(0))}, {}});
   EXPECT_NEAR(Ns(one, 400, TestNetwork(2)), 4000 + 50'000, 1e-6);
   // Inside a host there is nothing to share.
   const std::vector<Schedule> inside =
-      World({{Send(1, kInput)}, {Receive(0, kOutput)}, {Send(3, kInput)}, {Receive(2, kOutput)}});
+      World({{Send(Input(0), 1)}, {Receive(0, Output(0))}, {Send(Input(0), 3)}, {Receive(2, Output(0))}});
   EXPECT_DOUBLE_EQ(Ns(inside, 400, TestNetwork(2)), 400 + 1000);
 }
 
 TEST(Simulator, AShortMessageLeavesASharedLinkBeforeALongOne) {
   // One block of three to rank 2, two to rank 3.
-  std::vector<Schedule> world = World({{Send(2, {Window::kInput, 0, 1})},
-                                       {Send(3, {Window::kInput, 0, 2})},
-                                       {Receive(0, {Window::kOutput, 0, 1})},
-                                       {Receive(1, {Window::kOutput, 0, 2})}});
+  std::vector<Schedule> world =
+      World({{Send(Input(0), 2)}, {Send(Input(0, 2), 3)}, {Receive(0, Output(0))}, {Receive(1, Output(0, 2))}});
   for (Schedule& schedule : world) schedule.blocks = 3;
   EXPECT_DOUBLE_EQ(Ns(world, 300, TestNetwork(2)), (100 + 200) * 10 + 50'000);
   // The same in two messages of the round.
   std::vector<Schedule> two = world;
-  two[1].steps = {Send(3, {Window::kInput, 0, 1}), Send(3, {Window::kInput, 1, 1})};
-  two[3].steps = {Receive(1, {Window::kOutput, 0, 1}), Receive(1, {Window::kOutput, 1, 1})};
+  two[1].steps = {Send(Input(0), 3), Send(Input(1), 3)};
+  two[3].steps = {Receive(1, Output(0)), Receive(1, Output(1))};
   EXPECT_DOUBLE_EQ(Ns(two, 300, TestNetwork(2)), (100 + 200) * 10 + 50'000);
   // The short one, passed on inside the host, is there when both have had their share of 100 bytes.
-  world[2].steps.push_back(Send(3, {Window::kOutput, 0, 1}, {0}));
-  world[3].steps.push_back(Receive(2, {Window::kOutput, 2, 1}));
+  world[2].steps.push_back(Send(Output(0), 3, {0}));
+  world[3].steps.push_back(Receive(2, Output(2)));
   EXPECT_DOUBLE_EQ(Ns(world, 300, TestNetwork(2)), 2 * 100 * 10 + 50'000 + 100 + 1000);
 }
 
+TEST(LinkSharing, NothingSharesWithMessagesOfNothing) {
+  LinkSharing sharing;
+  sharing.Add(0, 0, 0, 0);
+  sharing.Add(0, 0, 1, 100);
+  EXPECT_DOUBLE_EQ(sharing.Sharers(0, 0, 0), 1);
+  EXPECT_DOUBLE_EQ(sharing.Sharers(0, 0, 1), 1);
+}
+
 TEST(Simulator, ReducesOnTheReceivingEnd) {
-  std::vector<Schedule> world = World({{Send(1, kInput)}, {Receive(0, kOutput)}});
+  std::vector<Schedule> world = World({{Send(Input(0), 1)}, {Receive(0, Output(0))}});
   world[1].steps[0].kind = Step::Kind::kReceiveReduce;
   EXPECT_DOUBLE_EQ(Ns(world, 400, TestNetwork(2)), 100 + 1000 + 10 + 3 * 110);
-  Step many;
-  many.kind = Step::Kind::kReduceMany;
-  many.target = kOutput;
-  many.terms = {kInput, {Window::kScratch, 0, 1}, {Window::kScratch, 1, 1}};
+  const Step many = ReduceMany({Input(0), Scratch(0), Scratch(1)}, Output(0));
   EXPECT_DOUBLE_EQ(Ns(World({{many}}), 400, TestNetwork(1)), 400 * 0.1 * 2);
-  Step copy;
-  copy.source = kInput;
-  copy.target = kOutput;
-  EXPECT_DOUBLE_EQ(Ns(World({{copy}}), 400, TestNetwork(1)), 4);
+  EXPECT_DOUBLE_EQ(Ns(World({{Copy(Input(0), Output(0))}}), 400, TestNetwork(1)), 4);
 }
 
 // In shared memory: a list of steps for each rank.
@@ -173,41 +156,20 @@ std::vector<Schedule> WorldInSharedMemory(std::vector<std::vector<Step>> steps) 
   return schedules;
 }
 
-Step Barrier() {
-  Step step;
-  step.kind = Step::Kind::kBarrier;
-  step.source.blocks = 0;
-  return step;
-}
-
-Step Copy(Operand source, Operand target) {
-  Step step;
-  step.source = source;
-  step.target = target;
-  return step;
-}
-
 TEST(Simulator, ABarrierIsOverWhenTheLastRankHasToldTheLast) {
   const double barrier = 2 * kLine.message_ns + kLine.latency_ns;
   EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Barrier()}, {Barrier()}, {Barrier()}}), 400, TestNetwork(3)), barrier);
   // One rank comes later, another has more to do afterwards.
-  const std::vector<Schedule> late =
-      WorldInSharedMemory({{Copy(kInput, kOutput), Barrier()}, {Barrier(), Copy(kInput, kOutput)}, {Barrier()}});
+  const std::vector<Schedule> late = WorldInSharedMemory(
+      {{Copy(Input(0), Output(0)), Barrier()}, {Barrier(), Copy(Input(0), Output(0))}, {Barrier()}});
   EXPECT_DOUBLE_EQ(Ns(late, 400, TestNetwork(3)), 4 + barrier + 4);
-  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(kInput, kOutput)}, {}}), 400, TestNetwork(2)), 4);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(Input(0), Output(0))}, {}}), 400, TestNetwork(2)), 4);
 }
 
 TEST(Simulator, WorkInSharedMemoryIsWhatItReadsAndWrites) {
-  Operand peers_input = kInput, peers_output = kOutput;
-  peers_input.rank = 1;
-  peers_output.rank = 1;
-  Step fold;
-  fold.kind = Step::Kind::kReduceMany;
-  fold.target = kOutput;
-  fold.terms = {kInput, peers_input};
-  fold.more_targets = {peers_output};
+  const Step fold = ReduceInto({Input(0), Of(1, Input(0))}, Output(0), {Of(1, Output(0))});
   EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 2);
-  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(peers_input, kOutput)}, {}}), 400, TestNetwork(2)), 4);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(Of(1, Input(0)), Output(0))}, {}}), 400, TestNetwork(2)), 4);
 }
 
 TEST(Simulator, RefusesWhatCannotBeDoneInSharedMemory) {
@@ -257,14 +219,14 @@ TEST(Simulator, CarriesOutTheLogarithmicAlgorithmsOfThousandsOfRanks) {
 
 TEST(Simulator, RefusesMessagesWithoutCounterpart) {
   EXPECT_THAT(
-      Simulate(World({{Send(1, kInput)}, {}}), 8, TestNetwork(2)),
+      Simulate(World({{Send(Input(0), 1)}, {}}), 8, TestNetwork(2)),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1 does not receive what rank 0 sends in #0")));
   EXPECT_THAT(
-      Simulate(World({{}, {Receive(0, kOutput)}}), 8, TestNetwork(2)),
+      Simulate(World({{}, {Receive(0, Output(0))}}), 8, TestNetwork(2)),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 does not send what rank 1 receives in #0")));
-  EXPECT_THAT(Simulate(World({{Send(1, {Window::kInput, 0, 2})}, {Receive(0, kOutput)}}), 8, TestNetwork(2)),
+  EXPECT_THAT(Simulate(World({{Send(Input(0, 2), 1)}, {Receive(0, Output(0))}}), 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not as long as what rank 1 receives in #0")));
-  EXPECT_THAT(Simulate(World({{Send(7, kInput)}, {}}), 8, TestNetwork(2)),
+  EXPECT_THAT(Simulate(World({{Send(Input(0), 7)}, {}}), 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("#0")));
 }
 
@@ -289,7 +251,7 @@ TEST(Simulator, RefusesSchedulesThatDoNotBelongTogether) {
 
 TEST(Simulator, NamesTheStepThatWaitsForEver) {
   const std::vector<Schedule> world =
-      World({{Receive(1, kOutput), Send(1, kOutput, {0})}, {Receive(0, kOutput), Send(0, kOutput, {0})}});
+      World({{Receive(1, Output(0)), Send(Output(0), 1, {0})}, {Receive(0, Output(0)), Send(Output(0), 0, {0})}});
   EXPECT_THAT(Simulate(world, 8, TestNetwork(2)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("rank 0 waits for ever"), HasSubstr("send output[0] to rank 1"))));

@@ -218,26 +218,11 @@ absl::Status SymbolicRun::Apply(int id) {
 absl::Status SymbolicRun::MoveInto(int writer, int i, int reader) {
   Id value = kUndefined, own = kUndefined;
   LOCKSTEP_RETURN_IF_ERROR(Read(reader, step(reader).source, i, &value));
-  const Operand& target = step(writer).target;
-  switch (step(writer).kind) {
-    case Step::Kind::kReceiveReduce:
-      LOCKSTEP_RETURN_IF_ERROR(Read(writer, step(writer).source, i, &own));
-      return CombineInto(writer, i, own, value);
-    case Step::Kind::kReduce:
-      own = Memory(schedule(writer), target, i);
-      if (own == kUndefined) return Error(writer, "adds to a target that was never written");
-      return CombineInto(writer, i, own, value);
-    case Step::Kind::kSend:
-    case Step::Kind::kReceive:
-    case Step::Kind::kCopy:
-    case Step::Kind::kReduceMany:
-    case Step::Kind::kBarrier:
-    case Step::Kind::kShare:
-      break;
-  }
-  return Write(writer, i, value);
+  if (step(writer).kind != Step::Kind::kReceiveReduce) return Write(writer, i, value);
+  LOCKSTEP_RETURN_IF_ERROR(Read(writer, step(writer).source, i, &own));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCombinable(writer, own, value));
+  return Write(writer, i, expressions_.Combine(own, value));
 }
-
 absl::Status SymbolicRun::Read(int id, const Operand& operand, int i, Id* value) {
   *value = Memory(schedule(id), operand, i);
   if (*value == kUndefined) return Error(id, "reads memory that was never written");
@@ -256,11 +241,6 @@ absl::Status SymbolicRun::CheckCombinable(int id, Id left, Id right) const {
   const int shared = expressions_.SharedLeaf(left, right);
   if (shared >= 0) return Error(id, absl::StrCat("adds the contribution of rank ", shared, " a second time"));
   return absl::OkStatus();
-}
-
-absl::Status SymbolicRun::CombineInto(int id, int i, Id left, Id right) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCombinable(id, left, right));
-  return Write(id, i, expressions_.Combine(left, right));
 }
 
 absl::Status SymbolicRun::FoldInto(int id, int i) {

@@ -2,8 +2,8 @@
 //
 // Steps start as the executor starts them: when the steps named in `after` are complete and, for a message, when all
 // earlier steps of the list with the same peer in the same direction have been started. A message moves when both its ends
-// have started, as if nothing were ever buffered. In which order steps then complete does not matter: two that touch the
-// same memory are ordered, which is checked beforehand.
+// have started, as if nothing were ever buffered. The order in which steps then complete does not matter, since two steps that
+// touch the same memory are ordered; that is checked beforehand.
 
 #ifndef COMM_SCHEDULE_VERIFY_SYMBOLIC_RUN_H_
 #define COMM_SCHEDULE_VERIFY_SYMBOLIC_RUN_H_
@@ -16,9 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "comm/schedule/schedule.h"
-#include "comm/schedule/schedule_checks.h"
 #include "comm/schedule/schedule_memory.h"
 #include "comm/schedule/verify/expression.h"
+#include "comm/schedule/verify/schedule_checks.h"
 
 namespace lockstep {
 
@@ -27,20 +27,20 @@ class SymbolicRun {
  public:
   using Id = ExpressionTable::Id;
 
-  // Not empty. all_ranks[r] is rank r's schedule, in which CheckSteps and CheckRaces, or in shared memory CheckBarriers, have
-  // found nothing. Borrowed.
+  // all_ranks[r] is rank r's schedule. Borrowed.
+  // REQUIRES  at least one rank; the schedules pass CheckSteps and CheckRaces, in shared memory CheckBarriers
   SymbolicRun(absl::Span<const Schedule> all_ranks, bool in_place);
 
   // INTERNAL naming the rank, the step and what is wrong, for the first fault found.
   absl::Status Run();
 
-  // What there is after a run without fault.
+  // The results of a run without fault.
 
-  // Of a block of the output that exists: what it ends as; kUndefined where nobody has written it.
+  // The final value of a block of the output that exists; kUndefined if nobody has written it.
   Id Output(int rank, int block) const;
-  // The longest chain of messages of which each had to wait for the one before; in shared memory, the barriers.
+  // The length of the longest chain of messages of which each had to wait for the one before; in shared memory, of barriers.
   int message_depth() const;
-  // Of barriers: a rank that need not have begun when this one has completed all its steps, or -1.
+  // For the barrier collective: a rank that need not have begun when this one has completed all its steps, or -1.
   int FirstUnheard(int rank) const;
   ExpressionTable& expressions() { return expressions_; }
 
@@ -54,8 +54,8 @@ class SymbolicRun {
     // Messages: the step at the other end, and the next of this rank with the same peer in the same direction.
     int partner = kNone;
     int next_in_channel = kNone;
-    // Steps in `after` that are not complete, the one before it in the channel if that has not started, and Execute
-    // itself until it lets the step go.
+    // Counts the steps in `after` that are not complete, the one before it in the channel if that has not started, and Execute
+    // until it releases the step.
     int waits_for = 1;
     bool started = false;
     bool complete = false;
@@ -80,7 +80,7 @@ class SymbolicRun {
   void InitializeMemory();
   absl::Status Execute();
   absl::Status ExecuteInSharedMemory();
-  // The step of each rank is the same barrier.
+  // `ids`: each rank's step of the same barrier.
   absl::Status PassBarrier(absl::Span<const int> ids);
   // One dependency less; starts the step when it was the last.
   void Release(int id);
@@ -91,14 +91,13 @@ class SymbolicRun {
   absl::Status WriteTo(int id, const Operand& target, int i, Id value);
   absl::Status Read(int id, const Operand& operand, int i, Id* value);
   absl::Status CheckCombinable(int id, Id left, Id right) const;
-  absl::Status CombineInto(int id, int i, Id left, Id right);
   absl::Status FoldInto(int id, int i);
-  // What `reader` reads as its source, into what `writer` writes; a local step is both.
+  // Moves what `reader` reads as its source to what `writer` writes. For a local step both are the step.
   absl::Status MoveInto(int writer, int i, int reader);
   // Whether the value is as large as block i of the operand, where blocks may differ.
   bool Fits(int id, const Operand& operand, int i, Id value) const;
   absl::Status Deadlock() const;
-  // What the step, and through it its rank, has heard of: barriers only.
+  // Updates which ranks' beginning the step, and through it its rank, has heard of. Barriers only.
   void Hear(int id);
   uint64_t* Heard(int id) { return &heard_[static_cast<size_t>(id) * words_]; }
 
@@ -110,7 +109,7 @@ class SymbolicRun {
   std::vector<StepState> states_;
   std::vector<int> ready_;               // started, and (for a message) its partner too
   std::vector<std::vector<Id>> memory_;  // [rank][location]
-  // Whose entering precedes a step's completion: for each step, a set of ranks.
+  // For each step, the set of ranks whose entering precedes its completion.
   const int words_;
   std::vector<uint64_t> heard_;
 };

@@ -4,9 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "comm/engine/barrier_checks.h"
-#include "comm/schedule/schedule_checks.h"
 #include "comm/schedule/schedule_memory.h"
+#include "comm/schedule/verify/schedule_checks.h"
 #include "comm/schedule/verify/symbolic_run.h"
 
 namespace lockstep {

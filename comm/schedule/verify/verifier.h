@@ -40,16 +40,15 @@ class Proof {
   Proof(ExpressionTable expressions, std::vector<std::vector<ExpressionTable::Id>> outputs, int message_depth,
         bool reduces_in_rank_order, bool rounds_once);
 
-  // What a block of a rank's output ends as: "((r2+r1)+r0)", where the left operand is the rank's own in a
-  // receive_reduce and the target in a reduce, or "(r0+r1+r2)" from one reduce_many. "undefined" where the collective
-  // leaves it so.
+  // The final value of a block of a rank's output: "((r2+r1)+r0)", or "(r0+r1+r2)" from one reduce_many. The left operand is the
+  // rank's own in a receive_reduce and the target in a reduce. "undefined" where the collective leaves it undefined.
   std::string Expression(Rank rank, int block) const;
-  // The longest chain of messages of which each had to wait for the one before: the factor of the latency in a cost
-  // model.
+  // The length of the longest chain of messages of which each had to wait for the one before: the factor of the latency in a
+  // cost model.
   int message_depth() const { return message_depth_; }
   // Whether every block of every rank's output is the left fold of the ranks' inputs in rank order.
   bool reduces_in_rank_order() const { return folds_in_rank_order_; }
-  // Whether every block of every rank's output is folded in one step, straight from the inputs.
+  // Whether every block of every rank's output is reduced in one step, straight from the inputs.
   bool rounds_once() const { return rounds_once_; }
 
  private:

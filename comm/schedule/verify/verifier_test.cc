@@ -1,6 +1,5 @@
-// What the verifier refuses in worlds written by hand: messages, order, memory. Each test spells out a small wrong world,
-// or breaks a right one, and expects the fault to be named. Its like for reductions is in verifier_reduction_test.cc; what
-// it makes of the library's own schedules, broken, in verifier_mutation_test.cc.
+// What the verifier refuses in worlds written by hand: messages, order, memory, reductions. Each test spells out a small wrong
+// world, or breaks a right one, and expects the fault to be named. verifier_mutation_test.cc breaks the library's own schedules.
 
 #include "comm/schedule/verify/verifier.h"
 
@@ -22,10 +21,12 @@ namespace {
 using schedule_testing::Copy;
 using schedule_testing::Drop;
 using schedule_testing::Input;
+using schedule_testing::IsFault;
 using schedule_testing::Output;
 using schedule_testing::Receive;
 using schedule_testing::ReceiveReduce;
 using schedule_testing::Reduce;
+using schedule_testing::ReduceMany;
 using schedule_testing::Scratch;
 using schedule_testing::Send;
 using schedule_testing::World;
@@ -57,7 +58,7 @@ TEST(Verifier, SeesARaceOfTwoWrites) {
                            {{Copy(Input(0), Output(0)), Send(Input(0), 1), Send(Input(0), 1)},
                             {Receive(0, Output(0)), Receive(0, Output(0))}}),
                      false),
-              StatusIs(kInternal, HasSubstr("rank 1, step #1 (receive output[0] from rank 0) races with step #0")));
+              IsFault("rank 1, step #1 (receive output[0] from rank 0) races with step #0"));
 }
 
 TEST(Verifier, AcceptsOrderThroughOtherSteps) {
@@ -82,7 +83,7 @@ TEST(Verifier, RefusesABlockInScratchOfAnotherSize) {
   EXPECT_THAT(through_scratch(1, 0),
               StatusIs(kInternal, AllOf(StartsWith("rank 0, step #1 (copy output[1] = scratch[0]"),
                                         HasSubstr("reads block 1 as if it were block 0"))));
-  EXPECT_THAT(through_scratch(2, 2), StatusIs(kInternal, HasSubstr("has scratch for blocks outside the vector")));
+  EXPECT_THAT(through_scratch(2, 2), IsFault("has scratch for blocks outside the vector"));
 }
 
 // Two blocks in scratch lie one behind the other, and where the second begins depends on the first.
@@ -107,11 +108,10 @@ TEST(Verifier, RefusesADeadlock) {
     return {Receive(peer, Scratch(0)), Copy(Input(0), Output(0)), Send(Output(0), peer, {0, 1}),
             Reduce(Scratch(0), Output(0), {2})};
   };
-  EXPECT_THAT(
-      Verify(World(Collective::kAllReduce, 1, 1, {receive_first(1), receive_first(0)}), false),
-      StatusIs(kInternal, AllOf(StartsWith("deadlock: rank 0, step #0 (receive scratch[0] from rank 1) waits for "
-                                           "rank 1, step #2 (send output[0] to rank 0, after #0 #1)"),
-                                HasSubstr("; rank 1, step #0"))));
+  EXPECT_THAT(Verify(World(Collective::kAllReduce, 1, 1, {receive_first(1), receive_first(0)}), false),
+              StatusIs(kInternal, AllOf(StartsWith("deadlock: rank 0, step #0 (receive scratch[0] from rank 1) waits "
+                                                   "for rank 1, step #2 (send output[0] to rank 0, after #0 #1)"),
+                                        HasSubstr("; rank 1, step #0"))));
   const auto send_first = [](int peer) -> std::vector<Step> {
     return {Copy(Input(0), Output(0)), Send(Output(0), peer, {0}), ReceiveReduce(peer, Output(0), Output(0), {1})};
   };
@@ -144,7 +144,7 @@ TEST(Verifier, RefusesMemoryThatWasNeverWritten) {
   all = World(Collective::kAllReduce, 1, 1, {Exchange(1), Exchange(0)});
   Drop(&all[0], 0);
   all[0].steps[0].source = Input(0);
-  EXPECT_THAT(Verify(all, false), StatusIs(kInternal, HasSubstr("adds to a target that was never written")));
+  EXPECT_THAT(Verify(all, false), IsFault("reads memory that was never written"));
 }
 
 TEST(Verifier, RefusesMemoryThatIsNotThere) {
@@ -157,36 +157,33 @@ TEST(Verifier, RefusesMemoryThatIsNotThere) {
               StatusIs(kInternal, AllOf(StartsWith("rank 1, step #0 (send input[1]"),
                                         HasSubstr("uses input[1], which is outside the vector"))));
   EXPECT_THAT(fault(Collective::kAllReduce, 2, Send(Output(0, 3), 0)),
-              StatusIs(kInternal, HasSubstr("uses output[2], which is outside the vector")));
+              IsFault("uses output[2], which is outside the vector"));
   EXPECT_THAT(fault(Collective::kAllReduce, 1, Send(Output(-1), 0)),
-              StatusIs(kInternal, HasSubstr("uses output[-1], which is outside the vector")));
+              IsFault("uses output[-1], which is outside the vector"));
   EXPECT_THAT(fault(Collective::kAllReduce, 1, Receive(0, Scratch(1))),
-              StatusIs(kInternal, HasSubstr("uses scratch[1], which is outside the scratch")));
+              IsFault("uses scratch[1], which is outside the scratch"));
   EXPECT_THAT(fault(Collective::kBroadcast, 1, Send(Input(0), 0)),
-              StatusIs(kInternal, HasSubstr("uses input[0], which is there on the root alone")));
+              IsFault("uses input[0], which is there on the root alone"));
   EXPECT_THAT(fault(Collective::kReduce, 1, Receive(0, Output(0))),
-              StatusIs(kInternal, HasSubstr("uses output[0], which is there on the root alone")));
-  EXPECT_THAT(fault(Collective::kAllGather, 2, Send(Input(0), 0)),
-              StatusIs(kInternal, HasSubstr("uses input[0], which is another rank's")));
+              IsFault("uses output[0], which is there on the root alone"));
+  EXPECT_THAT(fault(Collective::kAllGather, 2, Send(Input(0), 0)), IsFault("uses input[0], which is another rank's"));
   EXPECT_THAT(fault(Collective::kReduceScatter, 2, Receive(0, Output(0))),
-              StatusIs(kInternal, HasSubstr("uses output[0], which is another rank's")));
+              IsFault("uses output[0], which is another rank's"));
 }
 
 TEST(Verifier, RefusesMalformedSteps) {
   const auto fault = [](Step step) { return Verify(World(Collective::kAllReduce, 4, 0, {{step}, {}}), false); };
-  EXPECT_THAT(fault(Receive(1, Input(0))), StatusIs(kInternal, HasSubstr("writes the input")));
-  EXPECT_THAT(fault(Copy(Output(0), Input(0))), StatusIs(kInternal, HasSubstr("writes the input")));
-  EXPECT_THAT(fault(Send(Input(0), 2)), StatusIs(kInternal, HasSubstr("a peer outside the world")));
-  EXPECT_THAT(fault(Send(Input(0), -1)), StatusIs(kInternal, HasSubstr("a peer outside the world")));
-  EXPECT_THAT(fault(Send(Input(0), 0)), StatusIs(kInternal, HasSubstr("the rank itself as its peer")));
-  EXPECT_THAT(fault(Send(Input(0), 1, {0})), StatusIs(kInternal, HasSubstr("waits for #0, which is no earlier step")));
-  EXPECT_THAT(fault(Send(Input(0), 1, {-2})),
-              StatusIs(kInternal, HasSubstr("waits for #-2, which is no earlier step")));
-  EXPECT_THAT(fault(Send(Input(0, -1), 1)), StatusIs(kInternal, HasSubstr("a negative number of blocks")));
+  EXPECT_THAT(fault(Receive(1, Input(0))), IsFault("writes the input"));
+  EXPECT_THAT(fault(Copy(Output(0), Input(0))), IsFault("writes the input"));
+  EXPECT_THAT(fault(Send(Input(0), 2)), IsFault("a peer outside the world"));
+  EXPECT_THAT(fault(Send(Input(0), -1)), IsFault("a peer outside the world"));
+  EXPECT_THAT(fault(Send(Input(0), 0)), IsFault("the rank itself as its peer"));
+  EXPECT_THAT(fault(Send(Input(0), 1, {0})), IsFault("waits for #0, which is no earlier step"));
+  EXPECT_THAT(fault(Send(Input(0), 1, {-2})), IsFault("waits for #-2, which is no earlier step"));
+  EXPECT_THAT(fault(Send(Input(0, -1), 1)), IsFault("a negative number of blocks"));
   EXPECT_THAT(fault(ReceiveReduce(1, Input(0, 2), Output(0, 3))),
-              StatusIs(kInternal, HasSubstr("has 2 blocks as its source and 3 as its target")));
-  EXPECT_THAT(fault(Copy(Output(0, 2), Output(1, 2))),
-              StatusIs(kInternal, HasSubstr("has a source and a target that overlap")));
+              IsFault("has 2 blocks as its source and 3 as its target"));
+  EXPECT_THAT(fault(Copy(Output(0, 2), Output(1, 2))), IsFault("has a source and a target that overlap"));
 }
 
 TEST(Verifier, RefusesMessagesOfDifferentLengths) {
@@ -208,6 +205,115 @@ TEST(Verifier, RunsOperandsOfSeveralBlocks) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, false));
   EXPECT_EQ(proof.Expression(Rank(1), 1), "(r0+r1)");
   EXPECT_EQ(proof.Expression(Rank(0), 3), "(r1+r0)");
+}
+
+// ---- Reductions: terms twice, missing, or in an order that gives other bits.
+
+// Three ranks that each collect everyone's input: `last` has the terms in its own order.
+Schedules Collecting(std::vector<Operand> last) {
+  const std::vector<Operand> in_order[] = {{Input(0), Scratch(0), Scratch(1)}, {Scratch(0), Input(0), Scratch(1)}};
+  const auto rank = [](int a, int b, const std::vector<Operand>& terms) -> std::vector<Step> {
+    return {Send(Input(0), a), Send(Input(0), b), Receive(a, Scratch(0)), Receive(b, Scratch(1)),
+            ReduceMany(terms, Output(0), {0, 1, 2, 3})};
+  };
+  return World(Collective::kAllReduce, 1, 2, {rank(1, 2, in_order[0]), rank(0, 2, in_order[1]), rank(0, 1, last)});
+}
+
+TEST(Verifier, ProvesAFoldOfManyTerms) {
+  const Schedules all = Collecting({Scratch(0), Scratch(1), Input(0)});
+  LOCKSTEP_EXPECT_OK(Verify(all, /*in_place=*/false));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, /*in_place=*/true));
+  EXPECT_EQ(proof.Expression(Rank(2), 0), "(r0+r1+r2)");
+  EXPECT_TRUE(proof.reduces_in_rank_order());
+  EXPECT_TRUE(proof.rounds_once());
+}
+
+TEST(Verifier, RefusesTermsInAnotherOrderOnOneRank) {
+  EXPECT_THAT(Verify(Collecting({Scratch(0), Input(0), Scratch(1)}), false),
+              IsFault("rank 2: output[0] ends as (r0+r2+r1) of block 0, on rank 0 as (r0+r1+r2): the bits may differ"));
+  // One by one, each sum is rounded: in the order of the ranks too.
+  Schedules all = Collecting({Scratch(0), Scratch(1), Input(0)});
+  all[2].steps.pop_back();
+  all[2].steps.push_back(Copy(Scratch(0), Output(0), {0, 1, 2}));
+  all[2].steps.push_back(Reduce(Scratch(1), Output(0), {3, 4}));
+  all[2].steps.push_back(Reduce(Input(0), Output(0), {5}));
+  EXPECT_THAT(Verify(all, false), IsFault("ends as ((r0+r1)+r2) of block 0, on rank 0 as (r0+r1+r2)"));
+}
+
+TEST(Verifier, SeesAFoldInAnotherOrder) {
+  Schedules all = Collecting({Scratch(0), Input(0), Scratch(1)});
+  all[0].steps.back().terms = {Input(0), Scratch(1), Scratch(0)};
+  all[1].steps.back().terms = {Scratch(0), Scratch(1), Input(0)};
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, false));
+  EXPECT_EQ(proof.Expression(Rank(0), 0), "(r0+r2+r1)");
+  EXPECT_FALSE(proof.reduces_in_rank_order());
+  EXPECT_TRUE(proof.rounds_once());
+}
+
+TEST(Verifier, RefusesTermsThatAreWrong) {
+  const auto fault = [](std::vector<Operand> terms) { return Verify(Collecting(std::move(terms)), false); };
+  EXPECT_THAT(
+      fault({Scratch(0), Scratch(0), Input(0)}),
+      StatusIs(
+          kInternal,
+          AllOf(
+              StartsWith(
+                  "rank 2, step #4 (reduce_many output[0] = scratch[0] op scratch[0] op input[0], after #0 #1 #2 #3)"),
+              HasSubstr("adds the contribution of rank 0 a second time"))));
+  EXPECT_THAT(fault({Scratch(0), Input(0)}), IsFault("without the contribution of rank 1"));
+  EXPECT_THAT(fault({Scratch(0)}), IsFault("has 1 terms"));
+  EXPECT_THAT(fault({}), IsFault("has 0 terms"));
+  EXPECT_THAT(fault({Scratch(0), Output(0), Input(0)}), IsFault("reads memory that was never written"));
+  EXPECT_THAT(fault({Scratch(0), Scratch(2), Input(0)}), IsFault("outside the scratch"));
+  Schedules all = Collecting({Scratch(0), Scratch(1), Input(0)});
+  all[0].steps[0].terms = {Input(0), Input(0)};
+  EXPECT_THAT(Verify(all, false),
+              StatusIs(kInternal, AllOf(StartsWith("rank 0, step #0 (send"), HasSubstr("2 terms"))));
+}
+
+TEST(Verifier, RefusesAFoldBeforeAllItsTermsAreThere) {
+  for (size_t missing = 0; missing < 4; ++missing) {
+    Schedules all = Collecting({Scratch(0), Scratch(1), Input(0)});
+    Step::After& after = all[2].steps.back().after;
+    after.erase(after.begin() + missing);
+    // In place, the sum is made where the input is being sent from.
+    EXPECT_THAT(Verify(all, /*in_place=*/true),
+                StatusIs(kInternal, AllOf(StartsWith("rank 2, step #4 (reduce_many"), HasSubstr("races with step #"))));
+    EXPECT_EQ(Verify(all, /*in_place=*/false).ok(), missing < 2);
+  }
+}
+
+TEST(Verifier, RefusesADuplicatedContribution) {
+  // Rank 1 counts its input once more on the way.
+  EXPECT_THAT(Verify(World(Collective::kReduce, 1, 1,
+                           {{ReceiveReduce(1, Input(0), Output(0))},
+                            {Copy(Input(0), Scratch(0)), Reduce(Input(0), Scratch(0), {0}), Send(Scratch(0), 0, {1})}}),
+                     false),
+              StatusIs(kInternal, AllOf(StartsWith("rank 1, step #1 (reduce_many scratch[0] = scratch[0] op input[0]"),
+                                        HasSubstr("adds the contribution of rank 1 a second time"))));
+  // Two ranks each send rank 0 what has rank 2's contribution in it.
+  EXPECT_THAT(Verify(World(Collective::kReduce, 1, 1,
+                           {{ReceiveReduce(1, Input(0), Output(0)), ReceiveReduce(2, Output(0), Output(0), {0})},
+                            {ReceiveReduce(2, Input(0), Scratch(0)), Send(Scratch(0), 0, {0})},
+                            {Send(Input(0), 1), Send(Input(0), 0)}}),
+                     false),
+              StatusIs(kInternal, AllOf(StartsWith("rank 0, step #1"),
+                                        HasSubstr("adds the contribution of rank 2 a second time"))));
+}
+
+TEST(Verifier, RefusesTreesThatDifferBetweenRanks) {
+  // Both have everyone's contribution once, but (r0+r1)+r2 and r0+(r1+r2) may round differently.
+  const Schedules all = World(
+      Collective::kAllReduce, 1, 2,
+      {{Copy(Input(0), Output(0)), Send(Input(0), 1), Send(Input(0), 2), Receive(1, Scratch(0)), Receive(2, Scratch(1)),
+        Reduce(Scratch(0), Output(0), {0, 3, 1}), Reduce(Scratch(1), Output(0), {5, 4, 2})},
+       {Copy(Input(0), Output(0)), Send(Input(0), 0), Send(Input(0), 2), Receive(0, Scratch(0)), Receive(2, Scratch(1)),
+        Reduce(Scratch(0), Output(0), {0, 3, 1}), Reduce(Scratch(1), Output(0), {5, 4, 2})},
+       {Copy(Input(0), Output(0)), Send(Input(0), 0), Send(Input(0), 1), Receive(0, Scratch(0)), Receive(1, Scratch(1)),
+        Reduce(Scratch(1), Output(0), {0, 4, 2}), Reduce(Scratch(0), Output(0), {5, 3, 1})}});
+  EXPECT_THAT(
+      Verify(all, false),
+      IsFault("rank 2: output[0] ends as ((r2+r1)+r0) of block 0, on rank 0 as ((r0+r1)+r2): the bits may differ"));
 }
 
 }  // namespace

@@ -1,18 +1,31 @@
-#include "comm/schedule/schedule_checks.h"
+#include "comm/schedule/verify/schedule_checks.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "comm/schedule/schedule_memory.h"
+#include "comm/schedule/stage.h"
 
 namespace lockstep {
 namespace {
 
 const char* WindowName(Window window) {
   return window == Window::kInput ? "input" : window == Window::kOutput ? "output" : "scratch";
+}
+
+// Calls `use(operand, writes)` for what the step reads and then for what it writes, until that is an error.
+template <typename Use>
+absl::Status ForOperands(const Step& step, const Use& use) {
+  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(use(step.source, false));
+  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(use(term, false));
+  if (WritesTarget(step.kind)) LOCKSTEP_RETURN_IF_ERROR(use(step.target, true));
+  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(use(target, true));
+  return absl::OkStatus();
 }
 
 // The steps of one schedule, one by one.
@@ -154,12 +167,11 @@ absl::Status StepChecker::CheckOverlap(size_t index) const {
     return Error(index, absl::StrCat("has ", operand.blocks, " blocks as ", writes ? "another target" : "its source",
                                      " and ", blocks, " as its target"));
   };
-  LOCKSTEP_RETURN_IF_ERROR(note(step.target, /*writes=*/true));
-  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(note(target, /*writes=*/true));
-  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(note(step.source, /*writes=*/false));
-  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(note(term, /*writes=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(ForOperands(step, note));
   // Few are of one rank where there are many targets.
-  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.owner < b.owner; });
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    return a.owner != b.owner ? a.owner < b.owner : a.writes && !b.writes;
+  });
   for (auto first = uses.begin(), last = first; first != uses.end(); first = last) {
     last = std::find_if(first, uses.end(), [&](const Use& use) { return use.owner != first->owner; });
     for (auto written = first; written != last && written->writes; ++written) {
@@ -177,17 +189,12 @@ absl::Status StepChecker::Check(size_t index) {
   const Step& step = schedule_.steps[index];
   LOCKSTEP_RETURN_IF_ERROR(CheckKind(index));
   if (step.kind == Step::Kind::kShare) return CheckShare(index);
-  if (ReadsSource(step.kind)) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, step.source));
-  for (const Operand& term : step.terms) LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, term));
-  if (!WritesTarget(step.kind)) return absl::OkStatus();
-  const auto check_target = [&](const Operand& target) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, target));
-    if (target.window == Window::kInput && target.blocks > 0) return Error(index, "writes the input");
-    return absl::OkStatus();
-  };
-  LOCKSTEP_RETURN_IF_ERROR(check_target(step.target));
-  for (const Operand& target : step.more_targets) LOCKSTEP_RETURN_IF_ERROR(check_target(target));
-  return CheckOverlap(index);
+  LOCKSTEP_RETURN_IF_ERROR(ForOperands(step, [&](const Operand& operand, bool writes) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOperand(index, operand));
+    const bool writes_input = writes && operand.window == Window::kInput && operand.blocks > 0;
+    return writes_input ? Error(index, "writes the input") : absl::OkStatus();
+  }));
+  return WritesTarget(step.kind) ? CheckOverlap(index) : absl::OkStatus();
 }
 
 struct Access {
@@ -228,15 +235,12 @@ absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
   }
 
   std::vector<std::vector<Access>> accesses(memory.locations());
-  const auto note = [&](const Operand& operand, int step, bool writes) {
-    for (int i = 0; i < operand.blocks; ++i) accesses[memory.Location(operand) + i].push_back({step, writes});
-  };
   for (int index = 0; index < steps; ++index) {
-    const Step& step = schedule.steps[index];
-    if (memory.IsVoid(step)) continue;
-    if (ReadsSource(step.kind)) note(step.source, index, /*writes=*/false);
-    for (const Operand& term : step.terms) note(term, index, /*writes=*/false);
-    if (WritesTarget(step.kind)) note(step.target, index, /*writes=*/true);
+    if (memory.IsVoid(schedule.steps[index])) continue;
+    LOCKSTEP_RETURN_IF_ERROR(ForOperands(schedule.steps[index], [&](const Operand& operand, bool writes) {
+      for (int i = 0; i < operand.blocks; ++i) accesses[memory.Location(operand) + i].push_back({index, writes});
+      return absl::OkStatus();
+    }));
   }
   for (const std::vector<Access>& at_location : accesses) {
     for (size_t i = 0; i < at_location.size(); ++i) {
@@ -250,6 +254,171 @@ absl::Status CheckRaces(const Schedule& schedule, bool in_place) {
                          in_place ? " in place" : "", ": both touch the same block, and neither waits for the other"));
       }
     }
+  }
+  return absl::OkStatus();
+}
+
+// ---- Barriers.
+
+namespace {
+
+constexpr int32_t kNone = Step::kNone;
+
+std::vector<int32_t> BarriersOf(const Schedule& schedule) {
+  std::vector<int32_t> barriers;
+  for (size_t index = 0; index < schedule.steps.size(); ++index) {
+    if (IsBarrier(schedule.steps[index].kind)) barriers.push_back(static_cast<int32_t>(index));
+  }
+  return barriers;
+}
+
+// Their stage, before everyone's eyes all the time, does not count.
+bool TouchesOthers(const Step& step) {
+  bool touches = false;
+  ForOperands(step, [&](const Operand& operand, bool /*writes*/) {
+    touches |= operand.rank != Operand::kOwn && operand.window != Window::kScratch;
+    return absl::OkStatus();
+  }).IgnoreError();
+  return touches;
+}
+
+// One rank's against rank 0's.
+absl::Status CheckBarriersOf(const Schedule& schedule, const std::vector<int32_t>& barriers, const Schedule& first,
+                             const std::vector<int32_t>& of_first) {
+  if (barriers.size() != of_first.size()) {
+    return absl::InternalError(absl::StrCat("rank ", schedule.rank.value(), " holds ", barriers.size(),
+                                            " barriers, and rank 0 ", of_first.size()));
+  }
+  for (size_t k = 0; k < barriers.size(); ++k) {
+    if (schedule.steps[barriers[k]].kind == first.steps[of_first[k]].kind) continue;
+    return StepError(schedule, barriers[k],
+                     absl::StrCat("is another kind of barrier than ", DescribeStep(first, of_first[k])));
+  }
+  return absl::OkStatus();
+}
+
+// Where some rank touches another's memory, all begin with a barrier that tells where their memory is, and each ends
+// with one before which all that touch it are done.
+absl::Status CheckPresence(absl::Span<const Schedule> all) {
+  const auto touches_others = [](const Schedule& schedule) {
+    return std::any_of(schedule.steps.begin(), schedule.steps.end(), TouchesOthers);
+  };
+  if (std::none_of(all.begin(), all.end(), touches_others)) return absl::OkStatus();
+  for (const Schedule& schedule : all) {
+    if (schedule.steps.empty() || schedule.steps.front().kind != Step::Kind::kBarrier) {
+      constexpr char kFault[] =
+          ": the schedule does not begin with a kBarrier step, and ranks touch each other's memory";
+      return absl::InternalError(absl::StrCat("rank ", schedule.rank.value(), kFault));
+    }
+    for (size_t index = schedule.steps.size() - 1; !IsBarrier(schedule.steps[index].kind); --index) {
+      if (!TouchesOthers(schedule.steps[index])) continue;
+      return StepError(schedule, index, "touches another rank's memory after the last barrier");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Who touches which block of whose memory between two barriers.
+class Races {
+ public:
+  Races(absl::Span<const Schedule> all, bool in_place) : all_(all), in_place_(in_place) {
+    for (const Schedule& schedule : all) touched_.emplace_back(ScheduleMemory(schedule, in_place).locations());
+  }
+
+  // All ranks' steps between two barriers come before any step after the second.
+  absl::Status Add(int rank, int32_t index, int32_t barrier);
+
+ private:
+  struct Access {
+    int32_t rank = kNone;
+    int32_t index = 0;
+  };
+  struct Touched {
+    int32_t barrier = kNone;  // the barrier before the accesses
+    Access writer;
+    std::array<Access, 2> readers;  // of two ranks: more make no difference
+  };
+
+  absl::Status Touch(int rank, int32_t index, int32_t barrier, const Operand& operand, bool writes);
+
+  const absl::Span<const Schedule> all_;
+  const bool in_place_;
+  std::vector<std::vector<Touched>> touched_;  // [owner][location]
+};
+
+absl::Status Races::Add(int rank, int32_t index, int32_t barrier) {
+  const Step& step = all_[rank].steps[index];
+  if (ScheduleMemory(all_[rank], in_place_).IsVoid(step)) return absl::OkStatus();
+  return ForOperands(step,
+                     [&](const Operand& operand, bool writes) { return Touch(rank, index, barrier, operand, writes); });
+}
+
+absl::Status Races::Touch(int rank, int32_t index, int32_t barrier, const Operand& operand, bool writes) {
+  const ScheduleMemory memory(all_[rank], in_place_);
+  const Access access = {rank, index};
+  for (int i = 0; i < operand.blocks; ++i) {
+    Touched& touched = touched_[memory.OwnerOf(operand)][memory.Location(operand) + i];
+    if (touched.barrier != barrier) {
+      touched = Touched();
+      touched.barrier = barrier;
+    }
+    const auto is_of_another = [rank](const Access& other) { return other.rank != kNone && other.rank != rank; };
+    const Access* other = is_of_another(touched.writer) ? &touched.writer : nullptr;
+    for (const Access& reader : touched.readers) {
+      if (other == nullptr && writes && is_of_another(reader)) other = &reader;
+    }
+    if (other != nullptr) {
+      return StepError(
+          all_[rank], index,
+          absl::StrCat("races with ", DescribeStep(all_[other->rank], other->index), in_place_ ? " in place" : "",
+                       ": both touch the same block, and there is no barrier between them"));
+    }
+    if (writes) {
+      touched.writer = access;
+    } else if (touched.readers[0].rank == kNone || touched.readers[0].rank == rank) {
+      touched.readers[0] = access;
+    } else {
+      touched.readers[1] = access;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckBarriers(absl::Span<const Schedule> all_ranks, bool in_place) {
+  std::vector<std::vector<int32_t>> barriers;
+  for (const Schedule& schedule : all_ranks) {
+    barriers.push_back(BarriersOf(schedule));
+    LOCKSTEP_RETURN_IF_ERROR(CheckBarriersOf(schedule, barriers.back(), all_ranks[0], barriers[0]));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckPresence(all_ranks));
+  Races races(all_ranks, in_place);
+  for (int32_t barrier = 0; barrier <= static_cast<int32_t>(barriers[0].size()); ++barrier) {
+    for (int rank = 0; rank < static_cast<int>(all_ranks.size()); ++rank) {
+      const std::vector<int32_t>& own = barriers[rank];
+      const int32_t begin = barrier == 0 ? 0 : own[barrier - 1] + 1;
+      // What is given in a barrier is read before it.
+      const int32_t end = barrier < static_cast<int32_t>(own.size())
+                              ? own[barrier] + 1
+                              : static_cast<int32_t>(all_ranks[rank].steps.size());
+      for (int32_t index = begin; index < end; ++index) LOCKSTEP_RETURN_IF_ERROR(races.Add(rank, index, barrier));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRounds(absl::Span<const Schedule> all_ranks) {
+  const Schedule& first = all_ranks[0];
+  if (first.size == 1) return absl::OkStatus();
+  const size_t phases = BarriersOf(first).size() + 1;
+  if (phases < kStagePhasesMin || phases > kStagePhasesMax) {
+    return absl::InternalError(absl::StrCat("a staged schedule of ", phases, " phases"));
+  }
+  for (const Schedule& schedule : all_ranks) {
+    if (schedule.scratch_blocks == first.scratch_blocks && schedule.scratch_blocks <= schedule.size) continue;
+    return absl::InternalError(absl::StrCat("rank ", schedule.rank.value(), " has ", schedule.scratch_blocks,
+                                            " blocks of scratch on a stage, and rank 0 ", first.scratch_blocks));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-#include "comm/topology/cores.h"
+#include "comm/topology/host.h"
 
 #include <sched.h>
 
