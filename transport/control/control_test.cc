@@ -470,12 +470,11 @@ TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
 
 // As an embedder's may be.
 class PoorStore final : public MemoryStore {
- public:
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view, absl::string_view, absl::string_view,
-                                            Deadline) override {
-    return absl::UnimplementedError("compare-and-set");
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
+    if (call.op == StoreOp::kCompareAndSet || call.op == StoreOp::kDelete)
+      return absl::UnimplementedError("never heard");
+    return MemoryStore::Perform(call, deadline);
   }
-  absl::Status Delete(absl::string_view, Deadline) override { return absl::UnimplementedError("delete"); }
 };
 
 TEST(ControlChannel, AStoreThatKnowsOnlySetAndGetIsEnough) {

@@ -23,7 +23,7 @@ TEST(StoreMap, CountsTheBytesOfKeysAndValues) {
   EXPECT_EQ(map.bytes(), 8);
   ASSERT_THAT(map.Set("key", "1"), IsOk());
   EXPECT_EQ(map.bytes(), 4);
-  ASSERT_THAT(map.CompareAndSet("n", "", "100"), IsOkAndHolds("100"));
+  ASSERT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "", "100"}), IsOkAndHolds("100"));
   EXPECT_EQ(map.bytes(), 8);
   map.Delete("key");
   map.Delete("key");
@@ -36,8 +36,8 @@ TEST(StoreMap, MoreThanItMayHoldIsResourceExhausted) {
   const auto full = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 10 bytes"));
   EXPECT_THAT(map.Set("key", "12345678"), full);
   EXPECT_THAT(map.Set("", "1"), full);
-  EXPECT_THAT(map.CompareAndSet("n", "", "1"), full);
-  EXPECT_THAT(map.Get("key"), IsOkAndHolds("1234567"));
+  EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "", "1"}), full);
+  EXPECT_EQ(*map.Find("key"), "1234567");
   // Replacing counts what it frees.
   EXPECT_THAT(map.Set("key", "7654321"), IsOk());
   EXPECT_EQ(map.bytes(), 10);
