@@ -251,6 +251,11 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   return result;
 }
 
+std::string HostPortText(const HostPort& server) {
+  const bool v6 = server.host.find(':') != std::string::npos;
+  return absl::StrCat(v6 ? "[" : "", server.host, v6 ? "]:" : ":", server.port);
+}
+
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
   // A port asked for by number may have connections of an earlier run in TIME_WAIT. With a port that the system

@@ -54,6 +54,8 @@ struct HostPort {
   uint16_t port = 0;
 };
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+// The inverse: with the brackets that an IPv6 address needs.
+std::string HostPortText(const HostPort& server);
 
 // A listening socket; port 0 lets the system choose. ALREADY_EXISTS when the port is taken.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);

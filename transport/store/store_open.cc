@@ -16,7 +16,6 @@
 #include "transport/store/store_file.h"
 #include "transport/store/store_memory.h"
 #include "transport/store/store_tcp_client.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {

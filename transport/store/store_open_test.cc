@@ -20,7 +20,6 @@
 #include "transport/store/rendezvous.h"
 #include "transport/store/store.h"
 #include "transport/store/store_tcp_server.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {
@@ -189,7 +188,7 @@ TEST(ParseStoreUrl, Tcp) {
     const auto url = ParseStoreUrl(text);
     ASSERT_THAT(url, IsOk()) << text;
     EXPECT_EQ(url->scheme, StoreUrl::kTcp);
-    EXPECT_EQ(TcpStoreUrl(url->server), text);
+    EXPECT_EQ("tcp://" + HostPortText(url->server), text);
   }
   EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.host, "fe80::1%eth0");
   EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.port, 65535);

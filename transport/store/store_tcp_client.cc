@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/net/resolve.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {
@@ -64,7 +63,7 @@ bool WorthTryingAgain(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server, Deadline deadline) {
-  const std::string url = TcpStoreUrl(server);
+  const std::string url = absl::StrCat("tcp://", HostPortText(server));
   std::chrono::milliseconds pause = kPauseMin;
   for (int rounds = 1;; ++rounds) {
     // Asked again each time: the name of a server that is being started may appear late, or move.
