@@ -162,7 +162,91 @@ class Search {
 
   // Waits for the coordinator to appear and to welcome us. Only the coordinator's own refusal ends the search: an address
   // that fails otherwise may be left over from a crashed world, so the store is read again until the deadline.
-  absl::StatusOr<Welcomed> Run();
+  absl::StatusOr<Welcomed> Run() {
+    for (;;) {
+      const absl::StatusOr<std::string> text =
+          store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
+      if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
+        return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
+      }
+      if (text.ok()) {
+        absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text) {
+          if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
+            const bool earlier = failure->attempt < options_.attempt;
+            last_failure_ = failure->status;
+            if (!earlier && !believe_.passed()) return absl::nullopt;
+            control::MarkRead(store_, key_, options_.rank);
+            if (earlier) return absl::nullopt;
+            return failure->status;
+          }
+          const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
+          last_failure_ = record.status();
+
+          absl::Status Fail(const absl::Status& why) {
+            control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
+                                 control::SaidBy(ThisProcess(options_.rank), why));
+            return why;
+          }
+
+          if (!record.ok()) return absl::nullopt;
+          if (options_.only_leaves && record->attempt > options_.attempt)
+            return absl::CancelledError("a later attempt");
+          Deadline overruled = Deadline::Infinite();
+          Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
+            void LogNowAndThen() {
+              if (!next_log_.passed()) return;
+              next_log_ = Deadline::After(kLogInterval);
+              LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
+                                  << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
+            }
+
+            const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+            if (!now.ok()) return !absl::IsNotFound(now.status());
+            if (*now == text) return true;
+            // What another rank has told there the coordinator tells as well; one that is dead does not.
+            const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
+            if (!failure.has_value() || failure->attempt < options_.attempt) return false;
+            overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
+            return !overruled.passed();
+          });
+          if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
+          if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld)
+            return attempt.status;
+          last_failure_ = attempt.status;
+          // No other address makes that better.
+          if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
+          // A coordinator listens before its address is told: nobody is there, or not on this machine.
+          const std::string host = ThisProcess(options_.rank).host;
+          if (record->address.loopback() && record->host != host && believe_.passed()) {
+            return Fail(absl::FailedPreconditionError(absl::StrCat(
+                "rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
+                record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
+          }
+          return absl::nullopt;
+        }
+
+        if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
+      }
+      if (deadline_.passed() || next_log_.passed()) {
+        absl::optional<Welcomed> TryNewestCoordinator() {
+          const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
+          const absl::StatusOr<CoordinatorRecord> record =
+              text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
+          if (!record.ok()) return absl::nullopt;
+          Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
+          if (attempt.rejected == control::RejectReason::kRefused)
+            other_job_ = absl::StrCat("; ", attempt.status.message());
+          return std::move(attempt.welcomed);
+        }
+      }
+      if (deadline_.passed()) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "rank 0 has not appeared in ", store_->Describe(),
+            last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), other_job_));
+      }
+      LogNowAndThen();
+    }
+  }
 
  private:
   // The result of what the store holds; nothing if that is of no use.
@@ -182,92 +266,6 @@ class Search {
   absl::Status last_failure_;  // of the address in the store
   std::string other_job_;
 };
-
-void Search::LogNowAndThen() {
-  if (!next_log_.passed()) return;
-  next_log_ = Deadline::After(kLogInterval);
-  LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
-                      << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
-}
-
-absl::Status Search::Fail(const absl::Status& why) {
-  control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
-                       control::SaidBy(ThisProcess(options_.rank), why));
-  return why;
-}
-
-absl::optional<Welcomed> Search::TryNewestCoordinator() {
-  const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
-  const absl::StatusOr<CoordinatorRecord> record = text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
-  if (!record.ok()) return absl::nullopt;
-  Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
-  if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
-  return std::move(attempt.welcomed);
-}
-
-absl::optional<absl::StatusOr<Welcomed>> Search::Take(const std::string& text) {
-  if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
-    const bool earlier = failure->attempt < options_.attempt;
-    last_failure_ = failure->status;
-    if (!earlier && !believe_.passed()) return absl::nullopt;
-    control::MarkRead(store_, key_, options_.rank);
-    if (earlier) return absl::nullopt;
-    return failure->status;
-  }
-  const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
-  last_failure_ = record.status();
-  if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
-  if (!record.ok()) return absl::nullopt;
-  if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
-  Deadline overruled = Deadline::Infinite();
-  Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
-    LogNowAndThen();
-    const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
-    if (!now.ok()) return !absl::IsNotFound(now.status());
-    if (*now == text) return true;
-    // What another rank has told there the coordinator tells as well; one that is dead does not.
-    const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
-    if (!failure.has_value() || failure->attempt < options_.attempt) return false;
-    overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
-    return !overruled.passed();
-  });
-  if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
-  if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
-  last_failure_ = attempt.status;
-  // No other address makes that better.
-  if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
-  // A coordinator listens before its address is told: nobody is there, or not on this machine.
-  const std::string host = ThisProcess(options_.rank).host;
-  if (record->address.loopback() && record->host != host && believe_.passed()) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
-                     record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
-  }
-  return absl::nullopt;
-}
-
-absl::StatusOr<Welcomed> Search::Run() {
-  for (;;) {
-    const absl::StatusOr<std::string> text =
-        store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
-    if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
-      return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
-    }
-    if (text.ok()) {
-      if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
-      if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
-    }
-    if (deadline_.passed() || next_log_.passed()) {
-      if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
-    }
-    if (deadline_.passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rank 0 has not appeared in ", store_->Describe(),
-          last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), other_job_));
-    }
-    LogNowAndThen();
-  }
-}
 
 absl::Status Check(const ControlOptions& options) {
   if (options.size < 1 || options.rank.value() < 0 || options.rank.value() >= options.size) {
