@@ -170,74 +170,11 @@ class Search {
         return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
       }
       if (text.ok()) {
-        absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text) {
-          if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
-            const bool earlier = failure->attempt < options_.attempt;
-            last_failure_ = failure->status;
-            if (!earlier && !believe_.passed()) return absl::nullopt;
-            control::MarkRead(store_, key_, options_.rank);
-            if (earlier) return absl::nullopt;
-            return failure->status;
-          }
-          const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
-          last_failure_ = record.status();
-
-          absl::Status Fail(const absl::Status& why) {
-            control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
-                                 control::SaidBy(ThisProcess(options_.rank), why));
-            return why;
-          }
-
-          if (!record.ok()) return absl::nullopt;
-          if (options_.only_leaves && record->attempt > options_.attempt)
-            return absl::CancelledError("a later attempt");
-          Deadline overruled = Deadline::Infinite();
-          Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
-            void LogNowAndThen() {
-              if (!next_log_.passed()) return;
-              next_log_ = Deadline::After(kLogInterval);
-              LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
-                                  << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
-            }
-
-            const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
-            if (!now.ok()) return !absl::IsNotFound(now.status());
-            if (*now == text) return true;
-            // What another rank has told there the coordinator tells as well; one that is dead does not.
-            const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
-            if (!failure.has_value() || failure->attempt < options_.attempt) return false;
-            overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
-            return !overruled.passed();
-          });
-          if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
-          if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld)
-            return attempt.status;
-          last_failure_ = attempt.status;
-          // No other address makes that better.
-          if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
-          // A coordinator listens before its address is told: nobody is there, or not on this machine.
-          const std::string host = ThisProcess(options_.rank).host;
-          if (record->address.loopback() && record->host != host && believe_.passed()) {
-            return Fail(absl::FailedPreconditionError(absl::StrCat(
-                "rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
-                record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
-          }
-          return absl::nullopt;
-        }
-
+        if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
         if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
       }
       if (deadline_.passed() || next_log_.passed()) {
-        absl::optional<Welcomed> TryNewestCoordinator() {
-          const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
-          const absl::StatusOr<CoordinatorRecord> record =
-              text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
-          if (!record.ok()) return absl::nullopt;
-          Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
-          if (attempt.rejected == control::RejectReason::kRefused)
-            other_job_ = absl::StrCat("; ", attempt.status.message());
-          return std::move(attempt.welcomed);
-        }
+        if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
       }
       if (deadline_.passed()) {
         return absl::DeadlineExceededError(absl::StrCat(
@@ -250,12 +187,71 @@ class Search {
 
  private:
   // The result of what the store holds; nothing if that is of no use.
-  absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text);
+  absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text) {
+    if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
+      const bool earlier = failure->attempt < options_.attempt;
+      last_failure_ = failure->status;
+      if (!earlier && !believe_.passed()) return absl::nullopt;
+      control::MarkRead(store_, key_, options_.rank);
+      if (earlier) return absl::nullopt;
+      return failure->status;
+    }
+    const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
+    last_failure_ = record.status();
+    if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
+    if (!record.ok()) return absl::nullopt;
+    if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
+    Deadline overruled = Deadline::Infinite();
+    Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
+      LogNowAndThen();
+      const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+      if (!now.ok()) return !absl::IsNotFound(now.status());
+      if (*now == text) return true;
+      // What another rank has told there the coordinator tells as well; one that is dead does not.
+      const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
+      if (!failure.has_value() || failure->attempt < options_.attempt) return false;
+      overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
+      return !overruled.passed();
+    });
+    if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
+    if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
+    last_failure_ = attempt.status;
+    // No other address makes that better.
+    if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
+    // A coordinator listens before its address is told: nobody is there, or not on this machine.
+    const std::string host = ThisProcess(options_.rank).host;
+    if (record->address.loopback() && record->host != host && believe_.passed()) {
+      return Fail(absl::FailedPreconditionError(
+          absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
+                       record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
+    }
+    return absl::nullopt;
+  }
+
   // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
-  absl::optional<Welcomed> TryNewestCoordinator();
-  void LogNowAndThen();
+  absl::optional<Welcomed> TryNewestCoordinator() {
+    const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
+    const absl::StatusOr<CoordinatorRecord> record =
+        text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
+    if (!record.ok()) return absl::nullopt;
+    Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
+    if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
+    return std::move(attempt.welcomed);
+  }
+
+  void LogNowAndThen() {
+    if (!next_log_.passed()) return;
+    next_log_ = Deadline::After(kLogInterval);
+    LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
+                        << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
+  }
+
   // Tells the other ranks why this rank cannot reach the coordinator.
-  absl::Status Fail(const absl::Status& why);
+  absl::Status Fail(const absl::Status& why) {
+    control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
+                         control::SaidBy(ThisProcess(options_.rank), why));
+    return why;
+  }
 
   const ControlOptions& options_;
   Store* const store_;
@@ -296,14 +292,6 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup
   return started;
 }
 
-void EndSetup(const ControlOptions& options, Store* store, const std::string& record, const absl::Status& result,
-              std::vector<int> untold) {
-  const std::string key = control::StoreKey(options.job_id);
-  control::EndSetup(store, key, record, options.attempt, control::SaidBy(ThisProcess(Rank(0)), result),
-                    std::move(untold));
-  if (!result.ok()) control::AwaitReaders(store, key, Deadline::After(options.parting));
-}
-
 absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel::Setup setup, Store* store,
                                                                  Deadline deadline) {
   const ControlOptions options = setup.options;
@@ -323,22 +311,12 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel:
   LOCKSTEP_RETURN_IF_ERROR(setup.coordinator->status());
   if (!attempt.welcomed.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own coordinator");
   const std::string text = control::EncodeCoordinatorRecord(record);
-  setup.hindrance = [store, options] {
-    if (options.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options.hindrance());
-    const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id), options.attempt);
-    if (told.ok() || options.why_loopback.empty()) return told;
-    return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options.why_loopback));
-  };
-  // Set when the address has been published: until then the caller tells.
-  const auto published = std::make_shared<bool>(false);
-  setup.end_setup = [store, options, text, published](const absl::Status& result, std::vector<int> untold) {
-    if (*published) EndSetup(options, store, text, result, std::move(untold));
-  };
+  setup.store = store;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
                             MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
   // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
   LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, text, deadline));
-  *published = true;
+  client->SetPublished(text);
   return client;
 }
 
@@ -369,7 +347,8 @@ void ControlChannel::Refuse(const ControlOptions& options, Store* store, const a
   if (absl::IsAlreadyExists(why)) return;
   std::vector<int> others(options.size - 1);
   std::iota(others.begin(), others.end(), 1);
-  EndSetup(options, store, "", why, std::move(others));
+  control::EndSetup(store, control::StoreKey(options.job_id), "", options.attempt, why, std::move(others),
+                    options.parting);
 }
 
 }  // namespace lockstep
