@@ -55,17 +55,17 @@ bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   return true;
 }
 
-Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected) {
+Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets) {
   const auto answer = [](Verdict verdict, uint32_t detail) { return Answer{kTcpProtocolVersion, verdict, detail}; };
   if (!hello.authentication.empty()) return answer(Verdict::kNotAuthenticated, 0);
-  if (hello.job_id != expected.job_id) return answer(Verdict::kOtherJob, 0);
-  if (hello.world_id != expected.world_id) return answer(Verdict::kOtherWorld, 0);
-  if (hello.target != expected.rank) return answer(Verdict::kOtherRank, static_cast<uint32_t>(expected.rank.value()));
-  if (hello.source.value() >= expected.size || hello.source == expected.rank) {
-    return answer(Verdict::kNoSuchRank, static_cast<uint32_t>(expected.size));
+  if (hello.job_id != self.job_id) return answer(Verdict::kOtherJob, 0);
+  if (hello.world_id != self.world_id) return answer(Verdict::kOtherWorld, 0);
+  if (hello.target != self.rank) return answer(Verdict::kOtherRank, static_cast<uint32_t>(self.rank.value()));
+  if (hello.source.value() >= self.size || hello.source == self.rank) {
+    return answer(Verdict::kNoSuchRank, static_cast<uint32_t>(self.size));
   }
-  if (hello.chunk_bytes != expected.chunk_bytes) return answer(Verdict::kOtherChunkSize, expected.chunk_bytes);
-  if (hello.sockets != expected.sockets) return answer(Verdict::kOtherSockets, expected.sockets);
+  if (hello.chunk_bytes != self.chunk_bytes) return answer(Verdict::kOtherChunkSize, self.chunk_bytes);
+  if (hello.sockets != sockets) return answer(Verdict::kOtherSockets, static_cast<uint32_t>(sockets));
   return Answer();
 }
 
