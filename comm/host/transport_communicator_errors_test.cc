@@ -252,7 +252,7 @@ TEST(TransportCommunicatorErrors, ARefusedConnectionIsNoMismatchOfCollectives) {
 // Of two processes that claim rank 1 the second is told so.
 TEST(TransportCommunicatorErrors, ASecondProcessInARanksPlaceIsNoMismatchOfCollectives) {
   TcpMembers members([](TcpTransportOptions*) {});
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd first, Connect(members.address(0), Soon(), false));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd first, Connect(members.address(0), Soon()));
   const TcpTransportOptions known = TestOptions(1, 2);
   Hello hello;
   hello.job_id = known.job_id;

@@ -70,7 +70,7 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
   Attempt attempt;
   absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
   do {
-    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)), false);
+    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)));
   } while (absl::IsDeadlineExceeded(socket.status()) && !deadline.passed() && go_on());
   if (!socket.ok()) {
     attempt.status = socket.status();

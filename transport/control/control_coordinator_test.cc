@@ -41,7 +41,7 @@ using ::testing::HasSubstr;
 class RawPeer {
  public:
   explicit RawPeer(const SocketAddress& coordinator)
-      : connection_(*Connect(coordinator, Soon(), false), kCoordinatorFrameBytesMax) {}
+      : connection_(*Connect(coordinator, Soon()), kCoordinatorFrameBytesMax) {}
 
   void SendBytes(absl::string_view bytes) {
     EXPECT_THAT(SendAll(connection_.socket(), bytes.data(), bytes.size(), Soon()), IsOk());

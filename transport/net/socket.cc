@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,10 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-// Between two attempts at an address that refuses: short at first, since the listener is usually about to start.
-constexpr std::chrono::milliseconds kRetryPauseMin(2);
-constexpr std::chrono::milliseconds kRetryPauseMax(50);
 
 const sockaddr_in& V4(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in&>(storage); }
 const sockaddr_in6& V6(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in6&>(storage); }
@@ -90,12 +84,11 @@ int Outcome(int socket) {
   return local.ok() && *local == *peer ? ECONNREFUSED : 0;
 }
 
-bool Refused(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == ECONNABORTED; }
-
-// " from 10.0.0.3:51230" when the system has chosen a local address already.
-std::string FromLocal(int socket) {
+// "connect to 10.0.0.7:4411 from 10.0.0.3:51230", or without the local address if the system has not chosen one yet.
+std::string ConnectText(int socket, const SocketAddress& address) {
   const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
-  return local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "";
+  return absl::StrCat("connect to ", address.ToString(),
+                      local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "");
 }
 
 // Calls move(done), which returns as send() and recv() do, until all bytes have moved.
@@ -313,35 +306,14 @@ absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer) {
   }
 }
 
-absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused) {
-  std::chrono::milliseconds pause = kRetryPauseMin;
-  for (int attempts = 1;; ++attempts) {
-    LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
-    LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
-    bool in_time = true;
-    int error = Begin(socket.get(), address);
-    if (error == 0) {
-      LOCKSTEP_ASSIGN_OR_RETURN(in_time, PollUntil(socket.get(), POLLOUT, deadline));
-      if (in_time) error = Outcome(socket.get());
-    }
-    if (in_time && error == 0) return socket;
-
-    const auto attempt = [&] {
-      return absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get()), " (", attempts,
-                          attempts == 1 ? " attempt)" : " attempts)");
-    };
-    if (!in_time) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": no answer by the deadline"));
-    if (!retry_refused || !Refused(error)) return ErrnoStatus(error, attempt());
-    // The last refusal is what the user needs to know: nobody listens there.
-    const auto resume = Deadline::Clock::now() + pause;
-    if (resume >= deadline.time()) {
-      const absl::Status refused = ErrnoStatus(error, attempt());
-      return absl::DeadlineExceededError(absl::StrCat(refused.message(), " until the deadline"));
-    }
-    socket.reset();
-    std::this_thread::sleep_until(resume);
-    pause = std::min(pause * 2, kRetryPauseMax);
+absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, StartConnect(address));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool in_time, PollUntil(socket.get(), POLLOUT, deadline));
+  if (!in_time) {
+    return absl::DeadlineExceededError(absl::StrCat(ConnectText(socket.get(), address), ": no answer by the deadline"));
   }
+  LOCKSTEP_RETURN_IF_ERROR(FinishConnect(socket.get(), address));
+  return socket;
 }
 
 absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refused) {
@@ -350,7 +322,7 @@ absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refuse
   LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   if (const int error = Begin(socket.get(), address); error != 0) {
     if (refused != nullptr) *refused = error == ECONNREFUSED;
-    return ErrnoStatus(error, absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get())));
+    return ErrnoStatus(error, ConnectText(socket.get(), address));
   }
   return socket;
 }
@@ -359,7 +331,7 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
   const int error = Outcome(socket);
   if (refused != nullptr) *refused = error == ECONNREFUSED;
   if (error == 0) return absl::OkStatus();
-  const std::string attempt = absl::StrCat("connect to ", address.ToString(), FromLocal(socket));
+  const std::string attempt = ConnectText(socket, address);
   if (error == EINPROGRESS) {
     return absl::FailedPreconditionError(absl::StrCat(attempt, ": the connection is still being made"));
   }

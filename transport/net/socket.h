@@ -65,9 +65,8 @@ absl::StatusOr<SocketAddress> PeerAddress(int socket);
 // One accepted connection; an invalid descriptor when none is waiting.
 absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer);
 
-// Connects; retries refused connections every few milliseconds until the deadline when `retry_refused` (the listener may
-// still be starting). Messages name the address, the local address if known, the errno text and the number of attempts.
-absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused);
+// Connects. Messages name the address, the local address if known, and the errno text.
+absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline);
 
 // Starts a connection and returns at once, for use with poll or epoll; FinishConnect tells how it ended. On an error
 // `refused`, unless null, says whether it is because nobody listens there.

@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
@@ -26,7 +25,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Longer than anything here takes; short enough that a hang fails rather than times the test out.
 Deadline Soon() { return Deadline::AfterMs(10'000); }
@@ -50,7 +48,7 @@ struct Pair {
 Pair MakePair(const SocketAddress& at) {
   Pair pair;
   UniqueFd listener = *Listen(at);
-  pair.client = *Connect(*LocalAddress(listener.get()), Soon(), false);
+  pair.client = *Connect(*LocalAddress(listener.get()), Soon());
   EXPECT_TRUE(WaitFor(listener.get(), POLLIN));
   pair.server = *Accept(listener.get(), &pair.seen_peer);
   return pair;
@@ -144,7 +142,7 @@ TEST(Listen, TakenPortIsAlreadyExistsAndNamesTheAddress) {
 TEST(Listen, PortIsFreeAgainAtOnceThoughItsConnectionsLinger) {
   const SocketAddress address = UnusedAddress();
   UniqueFd listener = *Listen(address);
-  UniqueFd client = *Connect(address, Soon(), false);
+  UniqueFd client = *Connect(address, Soon());
   ASSERT_TRUE(WaitFor(listener.get(), POLLIN));
   UniqueFd server = *Accept(listener.get(), nullptr);
   server.reset();  // The side that closes first is the one left in TIME_WAIT.
@@ -161,7 +159,7 @@ TEST(Listen, AddressOfAnotherMachineIsInvalid) {
 TEST(Listen, Ipv6WildcardTakesIpv4Too) {
   absl::StatusOr<UniqueFd> listener = Listen(*SocketAddress::Parse("[::]:0"));
   if (!listener.ok()) GTEST_SKIP() << "no IPv6 here: " << listener.status();
-  EXPECT_THAT(Connect(Loopback(LocalAddress(listener->get())->port()), Soon(), false), IsOk());
+  EXPECT_THAT(Connect(Loopback(LocalAddress(listener->get())->port()), Soon()), IsOk());
 }
 
 TEST(Accept, NobodyWaitingIsAnInvalidDescriptorNotAnError) {
@@ -194,37 +192,11 @@ TEST(Sockets, SpeakIpv6) {
   EXPECT_EQ(std::string(received, 3), "six");
 }
 
-TEST(Connect, RefusedNamesAddressAndAttempts) {
+TEST(Connect, RefusedNamesTheAddress) {
   const SocketAddress address = UnusedAddress();
-  EXPECT_THAT(
-      Connect(address, Soon(), false),
-      StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("connect to " + address.ToString()),
-                                                     HasSubstr("(1 attempt)"), HasSubstr("Connection refused"))));
-}
-
-TEST(Connect, RetriesRefusedUntilTheDeadline) {
-  const SocketAddress address = UnusedAddress();
-  // On a busy machine the first attempt may take all of a short time.
-  absl::Status status;
-  for (const int patience_ms : {60, 600, 6000}) {
-    status = Connect(address, Deadline::AfterMs(patience_ms), true).status();
-    if (!absl::StrContains(status.message(), "(1 attempt)")) break;
-  }
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(" attempts)"), Not(HasSubstr("(1 attempt")),
-                                                                  HasSubstr("Connection refused until the deadline"))));
-  EXPECT_THAT(Connect(address, Deadline::Now(), true),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("(1 attempt)")));
-}
-
-TEST(Connect, FindsAListenerThatStartsLater) {
-  const SocketAddress address = UnusedAddress();
-  absl::StatusOr<UniqueFd> socket = absl::UnknownError("not run");
-  std::thread connecting([&] { socket = Connect(address, Soon(), true); });
-  const absl::StatusOr<UniqueFd> listener = Listen(address);
-  connecting.join();
-  ASSERT_THAT(listener, IsOk());
-  EXPECT_THAT(socket, IsOk());
+  EXPECT_THAT(Connect(address, Soon()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("connect to " + address.ToString()), HasSubstr("Connection refused"))));
 }
 
 TEST(Connect, NobodyAnsweringEndsAtTheDeadline) {
@@ -235,7 +207,7 @@ TEST(Connect, NobodyAnsweringEndsAtTheDeadline) {
   std::vector<UniqueFd> queued;
   absl::Status last;
   for (int i = 0; i < 16 && last.ok(); ++i) {
-    absl::StatusOr<UniqueFd> socket = Connect(address, Deadline::AfterMs(50), false);
+    absl::StatusOr<UniqueFd> socket = Connect(address, Deadline::AfterMs(50));
     last = socket.status();
     if (socket.ok()) queued.push_back(*std::move(socket));
   }

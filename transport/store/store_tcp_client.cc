@@ -47,7 +47,7 @@ absl::Status ShakeHands(int socket, Deadline deadline) {
 }
 
 absl::StatusOr<UniqueFd> ConnectOnce(const SocketAddress& address, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline, /*retry_refused=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
   if (const absl::Status status = ShakeHands(socket.get(), deadline); !status.ok()) {
     const bool ours = absl::IsResourceExhausted(status);
     return Annotate(status, absl::StrCat("handshake with ", address.ToString(),

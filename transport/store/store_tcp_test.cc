@@ -52,7 +52,7 @@ class TcpStoreServerTest : public testing::Test {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(client_, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
   }
 
-  UniqueFd ConnectUnauthenticated() { return *Connect(server_->address(), Soon(), false); }
+  UniqueFd ConnectUnauthenticated() { return *Connect(server_->address(), Soon()); }
 
   UniqueFd ConnectWithHello() {
     UniqueFd socket = ConnectUnauthenticated();

@@ -231,16 +231,19 @@ class Connector {
 Connection::~Connection() = default;
 
 Connections::Connections(const TcpTransportOptions& options, int events, LinkTable* links)
-    : options_(options), events_(events), links_(links), hello_{options.job_id,
-                                                                options.world_id,
-                                                                options.rank,
-                                                                Rank(),
-                                                                /*channel=*/0,
-                                                                options.chunk_bytes,
-                                                                std::random_device()(),
-                                                                /*socket=*/0,
-                                                                static_cast<uint16_t>(options.sockets),
-                                                                ""} {}
+    : options_(options),
+      events_(events),
+      links_(links),
+      hello_{options.job_id,
+             options.world_id,
+             options.rank,
+             Rank(),
+             /*channel=*/0,
+             options.chunk_bytes,
+             std::random_device()(),
+             /*socket=*/0,
+             static_cast<uint16_t>(options.sockets),
+             ""} {}
 
 Connection* Connections::Get(Rank peer, ChannelId channel) {
   std::unique_ptr<Connection>& connection = connections_[Key(peer, channel)];
