@@ -1,5 +1,3 @@
-#include "transport/net/resolve.h"
-
 #include <dlfcn.h>
 #include <netdb.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/net/socket.h"
 
 namespace {
 std::atomic<bool> let_go{false};

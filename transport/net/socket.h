@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,6 +77,13 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
 // Exactly `bytes`, or an error: UNAVAILABLE on end of file or reset, DEADLINE_EXCEEDED. For set-up traffic only.
 absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline);
 absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline);
+
+// All addresses of a host name or numeric address, each once. NOT_FOUND, with getaddrinfo's words, for an unknown host;
+// UNAVAILABLE when the resolver says to try again; DEADLINE_EXCEEDED when it has not answered.
+//
+// A name is looked up on a thread of its own ("lockstep-dns"), since getaddrinfo cannot be interrupted: past the deadline the
+// thread is left to itself and ends when the resolver gives up. A numeric address starts none.
+absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port, Deadline deadline);
 
 }  // namespace lockstep
 

@@ -43,7 +43,6 @@
 #include "transport/shm/doorbell.h"
 #include "transport/shm/local_peers.h"
 #include "transport/shm/mailbox.h"
-#include "transport/shm/shared_memory.h"
 #include "transport/shm/shm_link.h"
 #include "transport/transport.h"
 

@@ -27,7 +27,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
-#include "transport/store/store.h"
 #include "transport/store/store_memory.h"
 
 namespace lockstep {

@@ -11,7 +11,6 @@
 #include "base/rank.h"
 #include "base/status.h"
 #include "transport/net/interface.h"
-#include "transport/net/resolve.h"
 #include "transport/net/socket.h"
 #include "transport/store/store_file.h"
 #include "transport/store/store_memory.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
@@ -15,7 +14,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/net/interface.h"
-#include "transport/net/resolve.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
 #include "transport/store/store.h"

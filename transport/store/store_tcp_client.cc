@@ -13,7 +13,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "transport/net/resolve.h"
 
 namespace lockstep {
 namespace {

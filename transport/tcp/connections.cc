@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/tcp/tcp_stream.h"
-#include "transport/tcp/zero_copy_stream.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/status_matchers.h"
