@@ -2,24 +2,16 @@
 
 #include <poll.h>
 
-#include <chrono>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/control/control_connection.h"
-#include "transport/control/control_coordinator.h"
-#include "transport/control/control_protocol.h"
 #include "transport/control/control_store.h"
-#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace {
@@ -85,7 +77,7 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
   hello.host = self.host;
   hello.pid = self.pid;
   Connection connection(*std::move(socket), control::kCoordinatorFrameBytesMax);
-  connection.Queue(std::make_shared<const std::string>(control::Encode(hello)));
+  connection.Send(hello);
 
   const std::string where = absl::StrCat("coordinator at ", record.address.ToString());
   for (;;) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -454,8 +453,7 @@ void ControlChannel::Handle(Message message) {
   if (const auto* ask = std::get_if<control::Ask>(&message)) {
     control::Called called{ask->channel, ask->sequence, ""};
     if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
-    connection_.Queue(std::make_shared<const std::string>(Encode(std::move(called))));
-    connection_.Flush();
+    connection_.Send(std::move(called));
     return;
   }
   MutexLock lock(&mu_);
@@ -490,8 +488,7 @@ void ControlChannel::SendPong(uint64_t nonce) {
   pong.nonce = nonce;
   if (options_.progress != nullptr) pong.progress = options_.progress();
   if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
-  connection_.Queue(std::make_shared<const std::string>(Encode(pong)));
-  connection_.Flush();
+  connection_.Send(pong);
 }
 
 void ControlChannel::LoseCoordinator(absl::string_view how) {
@@ -511,9 +508,7 @@ void ControlChannel::LoseCoordinator(absl::string_view how) {
     changed_.SignalAll();
   }
   // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
-  connection_.Queue(
-      std::make_shared<const std::string>(Encode(control::Report{kAllChannels, control::kNoRank, status})));
-  connection_.Flush();
+  connection_.Send(control::Report{kAllChannels, control::kNoRank, status});
   if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
 }
 

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"

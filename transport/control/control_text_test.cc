@@ -23,11 +23,6 @@ TEST(RankList, CompressesRanges) {
   EXPECT_EQ(RankList({0, 2, 4}), "ranks 0, 2, 4");
 }
 
-TEST(MissingText, AgreesInNumber) {
-  EXPECT_EQ(MissingText({2, 5, 6, 7}, 8), "ranks 2, 5-7 of 8 have not joined");
-  EXPECT_EQ(MissingText({2}, 8), "rank 2 of 8 has not joined");
-}
-
 std::string Differences(const std::vector<std::vector<AgreedOption>>& options) {
   std::vector<const std::vector<AgreedOption>*> by_rank;
   for (const auto& one : options) by_rank.push_back(&one);

@@ -1,9 +1,7 @@
 #include "transport/control/control_world.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
@@ -177,7 +175,8 @@ std::string World::MissingText() const {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (slots_[rank].state != State::kJoined) missing.push_back(rank);
   }
-  std::string text = control::MissingText(missing, options_.size);
+  std::string text =
+      absl::StrCat(RankList(missing), " of ", options_.size, missing.size() == 1 ? " has" : " have", " not joined");
   if (!other_job_rank_.empty()) absl::StrAppend(&text, "; ", other_job_rank_, " came with another job id");
   return text;
 }

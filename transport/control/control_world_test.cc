@@ -186,21 +186,6 @@ TEST_F(WorldTest, WhatARankReportsWhileTheWorldGathersFailsForAll) {
   EXPECT_THAT(Broadcasts<JoinFailed>(), SizeIs(1));
 }
 
-TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
-  Make(4);
-  Connect(0);
-  Connect(2);
-  JoinAs(0);
-  Tell(0, GiveUp{});
-  EXPECT_THAT(TheJoinFailure(), StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                         "the world did not form in time: ranks 1-3 of 4 have not joined"));
-  // Those who come later learn the same.
-  const absl::optional<Reject> late = world_->Connect(HelloOf(1, 4));
-  ASSERT_TRUE(late.has_value());
-  EXPECT_EQ(late->reason, RejectReason::kSetupFailed);
-  EXPECT_EQ(late->status, TheJoinFailure());
-}
-
 TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
   Form(3);
   world_->Gone(2, kDied);

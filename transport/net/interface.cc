@@ -7,10 +7,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"

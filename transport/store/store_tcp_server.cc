@@ -6,22 +6,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <deque>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/log.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/store/store_service.h"

@@ -15,7 +15,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/tcp/tcp_stream.h"
 
 namespace lockstep {
 namespace {

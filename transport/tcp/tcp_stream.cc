@@ -2,17 +2,13 @@
 
 #include <linux/errqueue.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
-#include <utility>
 
-#include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
