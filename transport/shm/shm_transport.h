@@ -43,7 +43,6 @@
 #include "transport/shm/doorbell.h"
 #include "transport/shm/local_peers.h"
 #include "transport/shm/mailbox.h"
-#include "transport/shm/shm_link.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -58,6 +57,10 @@ struct ShmTransportOptions : WorldIdentity {
   // How often WaitForEvent gives the core away before it sleeps.
   int yields_max = 20;
 };
+
+// The messages of one channel from one rank to one other: in shm_transport.cc.
+class ShmLink;
+enum class ShmDirection : uint8_t { kSend, kReceive };
 
 class ShmTransport final : public PollableTransport, private LocalPeers::Observer {
  public:
@@ -140,8 +143,8 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   bool Forked();
 
   // Finds the link or makes it, broken from the start when its channel was aborted or its peer is no local peer.
-  ShmLink* Get(ShmLink::Direction direction, Rank peer, ChannelId channel);
-  ShmLink* Make(ShmLink::Direction direction, Rank peer, ChannelId channel);
+  ShmLink* Get(ShmDirection direction, Rank peer, ChannelId channel);
+  ShmLink* Make(ShmDirection direction, Rank peer, ChannelId channel);
   void OpenMailbox(ShmLink* link);
   absl::Status CheckMemory(size_t more_bytes) const;
 
