@@ -15,7 +15,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"

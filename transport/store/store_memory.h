@@ -37,7 +37,6 @@ class StoreMap {
   // `expected` ends.
   absl::StatusOr<absl::optional<std::string>> Perform(const StoreCall& call);
 
-  size_t bytes() const { return bytes_; }
   const std::unordered_map<std::string, std::string>& values() const { return values_; }
 
  private:
