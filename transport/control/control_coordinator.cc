@@ -16,7 +16,6 @@
 #include "base/thread.h"
 #include "transport/control/control_connection.h"
 #include "transport/control/control_protocol.h"
-#include "transport/control/control_text.h"
 #include "transport/control/control_world.h"
 #include "transport/net/epoll.h"
 #include "transport/wakeup.h"
@@ -347,7 +346,9 @@ milliseconds StallLimit(milliseconds peer_timeout) {
 }
 
 std::string SilenceText(milliseconds peer_timeout) {
-  return absl::StrCat("is unresponsive: no heartbeat for ", DurationText(peer_timeout));
+  const int64_t ms = peer_timeout.count();
+  return absl::StrCat("is unresponsive: no heartbeat for ",
+                      ms % 1000 == 0 ? absl::StrCat(ms / 1000, " s") : absl::StrCat(ms, " ms"));
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(Options options) {

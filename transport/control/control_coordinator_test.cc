@@ -131,6 +131,11 @@ TEST(HeartbeatInterval, IsAFifthOfTheTimeoutWithinBounds) {
   EXPECT_EQ(StallLimit(milliseconds(10)), milliseconds(20));
 }
 
+TEST(SilenceText, UsesWholeSecondsWhereItCan) {
+  EXPECT_EQ(SilenceText(milliseconds(300)), "is unresponsive: no heartbeat for 300 ms");
+  EXPECT_EQ(SilenceText(milliseconds(30000)), "is unresponsive: no heartbeat for 30 s");
+}
+
 TEST_F(CoordinatorTest, WelcomesAndBeats) {
   Start(1);
   RawPeer peer(coordinator_->address());

@@ -194,10 +194,5 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
   return {absl::StrCat(operation, " did not finish in time: ", absl::StrJoin(sentences, "; ")), first};
 }
 
-std::string DurationText(std::chrono::milliseconds duration) {
-  const int64_t ms = duration.count();
-  return ms % 1000 == 0 ? absl::StrCat(ms / 1000, " s") : absl::StrCat(ms, " ms");
-}
-
 }  // namespace control
 }  // namespace lockstep

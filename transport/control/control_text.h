@@ -3,7 +3,6 @@
 #ifndef TRANSPORT_CONTROL_CONTROL_TEXT_H_
 #define TRANSPORT_CONTROL_CONTROL_TEXT_H_
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,9 +52,6 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
 std::string MismatchText(absl::Span<const std::string> called);
 // The only rank that called something else than all others. None in a world of two.
 absl::optional<int> OddOne(absl::Span<const std::string> called);
-
-// "300 ms", "30 s".
-std::string DurationText(std::chrono::milliseconds duration);
 
 }  // namespace control
 }  // namespace lockstep

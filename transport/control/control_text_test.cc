@@ -1,6 +1,5 @@
 #include "transport/control/control_text.h"
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -120,11 +119,6 @@ TEST(OddOne, IsTheRankThatDiffersFromAllOthers) {
   EXPECT_EQ(OddOne({"b", "a"}), absl::nullopt);
   EXPECT_EQ(OddOne({"b", "a", "c"}), absl::nullopt);
   EXPECT_EQ(OddOne({"b", "a", "b", "a"}), absl::nullopt);
-}
-
-TEST(DurationText, UsesWholeSecondsWhereItCan) {
-  EXPECT_EQ(DurationText(std::chrono::milliseconds(300)), "300 ms");
-  EXPECT_EQ(DurationText(std::chrono::milliseconds(30000)), "30 s");
 }
 
 TEST(UnreachableText, NamesWhoTellsAnotherHostOfLoopback) {

@@ -41,14 +41,6 @@ AddressBytes BytesOf(const sockaddr* address) {
   return bytes;
 }
 
-int PrefixLength(const sockaddr* netmask) {
-  if (netmask == nullptr) return 0;
-  const AddressBytes mask = BytesOf(netmask);
-  int length = 0;
-  while (length < mask.bits && (mask.data[length / 8] & (0x80 >> length % 8)) != 0) ++length;
-  return length;
-}
-
 bool LinkLocal(const SocketAddress& address) {
   const AddressBytes bytes = BytesOf(address.get());
   if (bytes.bits == 32) return bytes.data[0] == 169 && bytes.data[1] == 254;
@@ -202,7 +194,6 @@ absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses() {
             .WithPort(0);
     // Running as well: a bridge without members or a card without a cable is "up" and leads nowhere.
     address.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
-    address.prefix_length = PrefixLength(entry->ifa_netmask);
     result.push_back(std::move(address));
   }
   return result;

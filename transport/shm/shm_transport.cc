@@ -53,7 +53,13 @@ class ShmLink {
  public:
   // Borrows the transport (for the peer's description in errors), the counters and the peer's bell.
   ShmLink(const Transport* transport, ShmDirection direction, Rank peer, ChannelId channel, PeerCounters* counters,
-          PeerDoorbell* bell);
+          PeerDoorbell* bell)
+      : transport_(transport),
+        direction_(direction),
+        peer_(peer),
+        channel_(channel),
+        counters_(counters),
+        bell_(bell) {}
 
   ShmDirection direction() const { return direction_; }
   Rank peer() const { return peer_; }
@@ -237,10 +243,6 @@ class ShmLink {
   bool ending_ = false;
   OperationQueue queue_;
 };
-
-ShmLink::ShmLink(const Transport* transport, ShmDirection direction, Rank peer, ChannelId channel,
-                 PeerCounters* counters, PeerDoorbell* bell)
-    : transport_(transport), direction_(direction), peer_(peer), channel_(channel), counters_(counters), bell_(bell) {}
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportOptions options) {
   const auto invalid = [](auto... what) {
@@ -544,7 +546,6 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
       arena.mapped = notice.bytes != 0;
     } else {
       arena.offered = true;
-      arena.bytes = notice.bytes;
       arena.memory = std::move(memory);
     }
     return;

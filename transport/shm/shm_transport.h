@@ -121,7 +121,6 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   // What a peer said of a symmetric arena, by the arena's number.
   struct PeerArena {
     bool offered = false;
-    uint64_t bytes = 0;
     UniqueFd memory;
     bool mapped_known = false;
     bool mapped = false;

@@ -84,7 +84,7 @@ TEST(StoreListenAddresses, AreThoseOfTheNameThatThisMachineHas) {
   const auto address = [](const char* text) { return *SocketAddress::Parse(text); };
   std::vector<InterfaceAddress> machine;
   for (const char* text : {"127.0.0.1:0", "10.0.0.7:0", "10.1.0.7:0", "[2001:db8::7]:0"}) {
-    machine.push_back({"eth", address(text), true, 8});
+    machine.push_back({"eth", address(text), true});
   }
   const auto chosen = [&](std::vector<const char*> named, bool one_host) {
     std::vector<SocketAddress> addresses;
