@@ -74,9 +74,6 @@ class MessageBoard {
   // The rank is gone: it waits for nothing. Its messages stay.
   void Forget(int rank);
 
-  size_t wait_count() const { return waits_.size(); }
-  size_t topic_count() const { return topics_.size(); }
-
  private:
   using Key = std::pair<ChannelId, uint64_t>;
   struct Topic {
