@@ -11,12 +11,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/store/store_service.h"
@@ -401,7 +403,6 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
   Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
-  MutexLock lock(&server->mu_);
   LOCKSTEP_RETURN_IF_ERROR(server->thread_.Start("lockstep-store", [running] { running->Run(); }));
   return server;
 }
@@ -409,26 +410,16 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses)
     : addresses_(std::move(addresses)), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {}
 
-TcpStoreServer::~TcpStoreServer() { Stop(); }
-
-absl::Status TcpStoreServer::status() const {
-  MutexLock lock(&mu_);
-  return loop_ == nullptr ? absl::OkStatus() : loop_->status();
-}
-
-void TcpStoreServer::Stop() {
-  // In a forked child there is no thread, its descriptors are closed, and what it was changing is in no known state.
-  const bool forked = ForkGeneration() != fork_generation_;
-  MutexLock lock(&mu_);
-  if (loop_ == nullptr) return;
-  if (forked) {
+TcpStoreServer::~TcpStoreServer() {
+  if (ForkGeneration() == fork_generation_) {
+    loop_->Stop();
+  } else {
+    // In a forked child there is no thread, its descriptors are closed, and what it was changing is in no known state.
     (void)loop_.release();
-    thread_.Join();
-    return;
   }
-  loop_->Stop();
   thread_.Join();
-  loop_.reset();
 }
+
+absl::Status TcpStoreServer::status() const { return loop_->status(); }
 
 }  // namespace lockstep
