@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(StoreWorldFac
 class StoreServiceTest : public testing::Test {
  protected:
   StoreRequest Request(StoreOp op, absl::string_view key, absl::string_view first = "") {
-    return {op, key, first, "", ++last_id_, kStoreNoTimeout};
+    return {{op, key, first}, ++last_id_, kStoreNoTimeout};
   }
 
   // "client.request=body" or "client.request!CODE" for each answer, in order.
