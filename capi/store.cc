@@ -14,14 +14,12 @@
 #include "capi/handles.h"
 #include "capi/lockstep.h"
 #include "transport/store/store.h"
-#include "transport/store/store_memory.h"
 
 namespace {
 
-using lockstep::CheckStoreKey;
-using lockstep::CheckStoreValue;
 using lockstep::Deadline;
 using lockstep::DescribeStoreKey;
+using lockstep::StoreOp;
 
 constexpr char kName[] = "store the embedder's store";
 // Values at set-up are addresses: one call does.
@@ -35,16 +33,43 @@ class EmbeddersStore final : public lockstep::Store {
  public:
   explicit EmbeddersStore(const lockstep_store_callbacks& callbacks) : callbacks_(callbacks) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
-    return Outcome("set", key,
-                   callbacks_.set(callbacks_.context, std::string(key).c_str(), value.data(), value.size(),
-                                  deadline.remaining_ms()));
+  std::string Describe() const override { return kName; }
+
+ protected:
+  absl::StatusOr<std::string> Perform(const lockstep::StoreCall& call, Deadline deadline) override {
+    switch (call.op) {
+      case StoreOp::kSet:
+        LOCKSTEP_RETURN_IF_ERROR(
+            Outcome("set", call.key,
+                    callbacks_.set(callbacks_.context, std::string(call.key).c_str(), call.first.data(),
+                                   call.first.size(), deadline.remaining_ms())));
+        return std::string();
+      case StoreOp::kGet:
+        return GetNow(call.key, deadline);
+      case StoreOp::kCompareAndSet:
+        return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no compare-and-set"));
+      case StoreOp::kDelete:
+        if (callbacks_.remove == nullptr) return std::string();
+        LOCKSTEP_RETURN_IF_ERROR(
+            Outcome("remove", call.key,
+                    callbacks_.remove(callbacks_.context, std::string(call.key).c_str(), deadline.remaining_ms())));
+        return std::string();
+      case StoreOp::kWait:
+        break;
+    }
+    for (auto pause = kPollMin;; pause = std::min(pause * 2, kPollMax)) {
+      absl::StatusOr<std::string> value = GetNow(call.key, deadline);
+      if (!absl::IsNotFound(value.status())) return value;
+      if (deadline.passed()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(kName, ": wait for ", DescribeStoreKey(call.key), ": not there by the deadline"));
+      }
+      std::this_thread::sleep_until(std::min(Deadline::Clock::now() + pause, deadline.time()));
+    }
   }
 
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
+ private:
+  absl::StatusOr<std::string> GetNow(absl::string_view key, Deadline deadline) {
     std::string value(kValueBytesUsual, '\0');
     while (true) {
       size_t bytes = 0;
@@ -58,36 +83,6 @@ class EmbeddersStore final : public lockstep::Store {
     }
   }
 
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, Deadline) override {
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-    return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(key), ": no compare-and-set"));
-  }
-
-  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override {
-    for (auto pause = kPollMin;; pause = std::min(pause * 2, kPollMax)) {
-      absl::StatusOr<std::string> value = Get(key, deadline);
-      if (!absl::IsNotFound(value.status())) return value;
-      if (deadline.passed()) {
-        return absl::DeadlineExceededError(
-            absl::StrCat(kName, ": wait for ", DescribeStoreKey(key), ": not there by the deadline"));
-      }
-      std::this_thread::sleep_until(std::min(Deadline::Clock::now() + pause, deadline.time()));
-    }
-  }
-
-  absl::Status Delete(absl::string_view key, Deadline deadline) override {
-    LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-    if (callbacks_.remove == nullptr) return absl::OkStatus();
-    return Outcome("remove", key,
-                   callbacks_.remove(callbacks_.context, std::string(key).c_str(), deadline.remaining_ms()));
-  }
-
-  std::string Describe() const override { return kName; }
-
- private:
   // The status for what a callback returned.
   static absl::Status Outcome(const char* callback, absl::string_view key, lockstep_code code) {
     if (code == LOCKSTEP_OK) return absl::OkStatus();

@@ -41,8 +41,7 @@ bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control,
                                                const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, port));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(BarePatience::kPatience),
-                                                               /*retry_refused=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(BarePatience::kPatience)));
   LOCKSTEP_RETURN_IF_ERROR(Tune(socket.get(), congestion_control));
   return BareSocket(std::move(socket));
 }

@@ -34,7 +34,6 @@
 #include "transport/store/rendezvous.h"
 #include "transport/store/store_open.h"
 #include "transport/store/store_tcp_server.h"
-#include "transport/store/store_url.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"

@@ -2,24 +2,16 @@
 
 #include <poll.h>
 
-#include <chrono>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/control/control_connection.h"
-#include "transport/control/control_coordinator.h"
-#include "transport/control/control_protocol.h"
 #include "transport/control/control_store.h"
-#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace {
@@ -70,7 +62,7 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
   Attempt attempt;
   absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
   do {
-    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)), false);
+    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)));
   } while (absl::IsDeadlineExceeded(socket.status()) && !deadline.passed() && go_on());
   if (!socket.ok()) {
     attempt.status = socket.status();
@@ -85,7 +77,7 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
   hello.host = self.host;
   hello.pid = self.pid;
   Connection connection(*std::move(socket), control::kCoordinatorFrameBytesMax);
-  connection.Queue(std::make_shared<const std::string>(control::Encode(hello)));
+  connection.Send(hello);
 
   const std::string where = absl::StrCat("coordinator at ", record.address.ToString());
   for (;;) {
@@ -162,16 +154,96 @@ class Search {
 
   // Waits for the coordinator to appear and to welcome us. Only the coordinator's own refusal ends the search: an address
   // that fails otherwise may be left over from a crashed world, so the store is read again until the deadline.
-  absl::StatusOr<Welcomed> Run();
+  absl::StatusOr<Welcomed> Run() {
+    for (;;) {
+      const absl::StatusOr<std::string> text =
+          store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
+      if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
+        return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
+      }
+      if (text.ok()) {
+        if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
+        if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
+      }
+      if (deadline_.passed() || next_log_.passed()) {
+        if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
+      }
+      if (deadline_.passed()) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "rank 0 has not appeared in ", store_->Describe(),
+            last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), other_job_));
+      }
+      LogNowAndThen();
+    }
+  }
 
  private:
   // The result of what the store holds; nothing if that is of no use.
-  absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text);
+  absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text) {
+    if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
+      const bool earlier = failure->attempt < options_.attempt;
+      last_failure_ = failure->status;
+      if (!earlier && !believe_.passed()) return absl::nullopt;
+      control::MarkRead(store_, key_, options_.rank);
+      if (earlier) return absl::nullopt;
+      return failure->status;
+    }
+    const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
+    last_failure_ = record.status();
+    if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
+    if (!record.ok()) return absl::nullopt;
+    if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
+    Deadline overruled = Deadline::Infinite();
+    Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
+      LogNowAndThen();
+      const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+      if (!now.ok()) return !absl::IsNotFound(now.status());
+      if (*now == text) return true;
+      // What another rank has told there the coordinator tells as well; one that is dead does not.
+      const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
+      if (!failure.has_value() || failure->attempt < options_.attempt) return false;
+      overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
+      return !overruled.passed();
+    });
+    if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
+    if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
+    last_failure_ = attempt.status;
+    // No other address makes that better.
+    if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
+    // A coordinator listens before its address is told: nobody is there, or not on this machine.
+    const std::string host = ThisProcess(options_.rank).host;
+    if (record->address.loopback() && record->host != host && believe_.passed()) {
+      return Fail(absl::FailedPreconditionError(
+          absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
+                       record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
+    }
+    return absl::nullopt;
+  }
+
   // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
-  absl::optional<Welcomed> TryNewestCoordinator();
-  void LogNowAndThen();
+  absl::optional<Welcomed> TryNewestCoordinator() {
+    const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
+    const absl::StatusOr<CoordinatorRecord> record =
+        text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
+    if (!record.ok()) return absl::nullopt;
+    Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
+    if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
+    return std::move(attempt.welcomed);
+  }
+
+  void LogNowAndThen() {
+    if (!next_log_.passed()) return;
+    next_log_ = Deadline::After(kLogInterval);
+    LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
+                        << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
+  }
+
   // Tells the other ranks why this rank cannot reach the coordinator.
-  absl::Status Fail(const absl::Status& why);
+  absl::Status Fail(const absl::Status& why) {
+    control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
+                         control::SaidBy(ThisProcess(options_.rank), why));
+    return why;
+  }
 
   const ControlOptions& options_;
   Store* const store_;
@@ -182,92 +254,6 @@ class Search {
   absl::Status last_failure_;  // of the address in the store
   std::string other_job_;
 };
-
-void Search::LogNowAndThen() {
-  if (!next_log_.passed()) return;
-  next_log_ = Deadline::After(kLogInterval);
-  LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
-                      << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
-}
-
-absl::Status Search::Fail(const absl::Status& why) {
-  control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
-                       control::SaidBy(ThisProcess(options_.rank), why));
-  return why;
-}
-
-absl::optional<Welcomed> Search::TryNewestCoordinator() {
-  const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
-  const absl::StatusOr<CoordinatorRecord> record = text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
-  if (!record.ok()) return absl::nullopt;
-  Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
-  if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
-  return std::move(attempt.welcomed);
-}
-
-absl::optional<absl::StatusOr<Welcomed>> Search::Take(const std::string& text) {
-  if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
-    const bool earlier = failure->attempt < options_.attempt;
-    last_failure_ = failure->status;
-    if (!earlier && !believe_.passed()) return absl::nullopt;
-    control::MarkRead(store_, key_, options_.rank);
-    if (earlier) return absl::nullopt;
-    return failure->status;
-  }
-  const absl::StatusOr<CoordinatorRecord> record = control::DecodeCoordinatorRecord(text);
-  last_failure_ = record.status();
-  if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
-  if (!record.ok()) return absl::nullopt;
-  if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
-  Deadline overruled = Deadline::Infinite();
-  Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
-    LogNowAndThen();
-    const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
-    if (!now.ok()) return !absl::IsNotFound(now.status());
-    if (*now == text) return true;
-    // What another rank has told there the coordinator tells as well; one that is dead does not.
-    const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
-    if (!failure.has_value() || failure->attempt < options_.attempt) return false;
-    overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
-    return !overruled.passed();
-  });
-  if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
-  if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
-  last_failure_ = attempt.status;
-  // No other address makes that better.
-  if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
-  // A coordinator listens before its address is told: nobody is there, or not on this machine.
-  const std::string host = ThisProcess(options_.rank).host;
-  if (record->address.loopback() && record->host != host && believe_.passed()) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
-                     record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
-  }
-  return absl::nullopt;
-}
-
-absl::StatusOr<Welcomed> Search::Run() {
-  for (;;) {
-    const absl::StatusOr<std::string> text =
-        store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
-    if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
-      return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
-    }
-    if (text.ok()) {
-      if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
-      if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
-    }
-    if (deadline_.passed() || next_log_.passed()) {
-      if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
-    }
-    if (deadline_.passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rank 0 has not appeared in ", store_->Describe(),
-          last_failure_.ok() ? "" : "; the address there is of no use: ", last_failure_.message(), other_job_));
-    }
-    LogNowAndThen();
-  }
-}
 
 absl::Status Check(const ControlOptions& options) {
   if (options.size < 1 || options.rank.value() < 0 || options.rank.value() >= options.size) {
@@ -298,14 +284,6 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup
   return started;
 }
 
-void EndSetup(const ControlOptions& options, Store* store, const std::string& record, const absl::Status& result,
-              std::vector<int> untold) {
-  const std::string key = control::StoreKey(options.job_id);
-  control::EndSetup(store, key, record, options.attempt, control::SaidBy(ThisProcess(Rank(0)), result),
-                    std::move(untold));
-  if (!result.ok()) control::AwaitReaders(store, key, Deadline::After(options.parting));
-}
-
 absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel::Setup setup, Store* store,
                                                                  Deadline deadline) {
   const ControlOptions options = setup.options;
@@ -325,22 +303,12 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel:
   LOCKSTEP_RETURN_IF_ERROR(setup.coordinator->status());
   if (!attempt.welcomed.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own coordinator");
   const std::string text = control::EncodeCoordinatorRecord(record);
-  setup.hindrance = [store, options] {
-    if (options.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options.hindrance());
-    const absl::Status told = control::LookForFailure(store, control::StoreKey(options.job_id), options.attempt);
-    if (told.ok() || options.why_loopback.empty()) return told;
-    return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options.why_loopback));
-  };
-  // Set when the address has been published: until then the caller tells.
-  const auto published = std::make_shared<bool>(false);
-  setup.end_setup = [store, options, text, published](const absl::Status& result, std::vector<int> untold) {
-    if (*published) EndSetup(options, store, text, result, std::move(untold));
-  };
+  setup.store = store;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
                             MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
   // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
   LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, text, deadline));
-  *published = true;
+  client->SetPublished(text);
   return client;
 }
 
@@ -371,7 +339,8 @@ void ControlChannel::Refuse(const ControlOptions& options, Store* store, const a
   if (absl::IsAlreadyExists(why)) return;
   std::vector<int> others(options.size - 1);
   std::iota(others.begin(), others.end(), 1);
-  EndSetup(options, store, "", why, std::move(others));
+  control::EndSetup(store, control::StoreKey(options.job_id), "", options.attempt, why, std::move(others),
+                    options.parting);
 }
 
 }  // namespace lockstep

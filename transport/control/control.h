@@ -177,17 +177,16 @@ class ControlChannel {
     SocketAddress local_address;
     // Rank 0's: ends after its own client has.
     std::unique_ptr<control::Coordinator> coordinator;
-    // Rank 0's. Called once: when Join has ended, or when the channel is left before that. Removes the coordinator's address from the
-    // store. If the set-up has failed, puts the reason there for `untold`, the ranks to which the coordinator has not told it.
-    std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
-    // Rank 0's. Called now and then by Join: OK, or why the world cannot form.
-    std::function<absl::Status()> hindrance;
+    // Rank 0's.
+    Store* store = nullptr;
   };
   ControlChannel(Setup setup, control::Connection connection, Wakeup wakeup);
   // For Create: starts the thread. `early` holds the messages that came along with the welcome.
   // REQUIRES  called before anything but Leave
   // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
   absl::Status Start(std::vector<control::Message> early);
+  // For Create: rank 0's record is in the store. Join removes it when it ends, or Leave if Join was not called.
+  void SetPublished(const std::string& record) { record_ = record; }
 
  private:
   using MessageList = std::vector<std::pair<Rank, std::string>>;
@@ -215,9 +214,14 @@ class ControlChannel {
   absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<Member>> AwaitJoined(Deadline deadline);
+  // Rank 0: OK, or why the world cannot form.
+  absl::Status LookForHindrance();
   // Reports what keeps the world from forming, if rank 0 learns of something. Returns when Join has an answer, or at the
   // deadline.
   void WatchForHindrances(Deadline deadline);
+  // Takes `record` out of the store. If the set-up has failed, puts the reason there for `untold`, the ranks to which the
+  // coordinator has not told it. Does nothing without a record.
+  void EndSetup(const std::string& record, const absl::Status& result, std::vector<int> untold);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
 
@@ -233,9 +237,9 @@ class ControlChannel {
   control::Connection connection_;
   Deadline::Clock::time_point last_heard_;
 
-  // Join's own, and Leave's where it was not called.
-  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup_;
-  std::function<absl::Status()> hindrance_;
+  // Join's own, and Leave's where it was not called. Rank 0's.
+  Store* const store_;
+  std::string record_;  // in the store; empty before it is published, and when the set-up has ended
 
   Mutex mu_;
   CondVar changed_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -103,8 +102,7 @@ ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup
       wakeup_(std::move(wakeup)),
       connection_(std::move(connection)),
       last_heard_(Clock::now()),
-      end_setup_(std::move(setup.end_setup)),
-      hindrance_(std::move(setup.hindrance)),
+      store_(setup.store),
       coordinator_member_(std::move(setup.welcome.coordinator)),
       coordinator_(std::move(setup.coordinator)) {
   ExitNotifier::Get().Add(this);
@@ -162,19 +160,18 @@ absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, abs
     PostLocked(join);
   }
   absl::StatusOr<std::vector<Member>> joined = AwaitJoined(deadline);
-  if (const auto end_setup = std::exchange(end_setup_, nullptr); end_setup != nullptr) {
-    std::vector<int> untold;
-    {
-      MutexLock lock(&mu_);
-      if (!leaving_) untold = coordinator_->untold();  // else it may have gone
-    }
-    end_setup(joined.status(), std::move(untold));
+  std::vector<int> untold;
+  if (!record_.empty()) {
+    MutexLock lock(&mu_);
+    if (!leaving_) untold = coordinator_->untold();  // else it may have gone
   }
+  EndSetup(std::exchange(record_, ""), joined.status(), std::move(untold));
   return joined;
 }
 
 void ControlChannel::WatchForHindrances(Deadline deadline) {
-  while (hindrance_ != nullptr && !deadline.passed()) {
+  if (options_.rank != Rank(0)) return;
+  for (absl::Status status; status.ok() && !deadline.passed();) {
     const Deadline look = Deadline::Earlier(deadline, Deadline::After(kHindranceInterval));
     {
       MutexLock lock(&mu_);
@@ -182,11 +179,22 @@ void ControlChannel::WatchForHindrances(Deadline deadline) {
       }
       if (joined_.has_value() || leaving_) return;
     }
-    const absl::Status status = hindrance_();
-    if (status.ok()) continue;
+    status = LookForHindrance();
     Report(kAllChannels, status);
-    hindrance_ = nullptr;
   }
+}
+
+absl::Status ControlChannel::LookForHindrance() {
+  if (options_.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options_.hindrance());
+  const absl::Status told = control::LookForFailure(store_, control::StoreKey(options_.job_id), options_.attempt);
+  if (told.ok() || options_.why_loopback.empty()) return told;
+  return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options_.why_loopback));
+}
+
+void ControlChannel::EndSetup(const std::string& record, const absl::Status& result, std::vector<int> untold) {
+  if (record.empty()) return;
+  control::EndSetup(store_, control::StoreKey(options_.job_id), record, options_.attempt, result, std::move(untold),
+                    options_.parting);
 }
 
 absl::StatusOr<std::vector<Member>> ControlChannel::AwaitJoined(Deadline deadline) {
@@ -320,11 +328,11 @@ absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitAnswer(uint64_t
 }
 
 void ControlChannel::Leave() {
-  std::function<void(const absl::Status& result, std::vector<int> untold)> end_setup;
+  std::string record;
   absl::Status why = absl::AbortedError("it left before the world had formed");
   if (!forked()) {
     MutexLock lock(&mu_);
-    if (!join_called_) end_setup = std::exchange(end_setup_, nullptr);
+    if (!join_called_) record = std::exchange(record_, "");
     if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
     PostLocked(control::Disconnect{});
     leaving_ = true;
@@ -338,11 +346,11 @@ void ControlChannel::Leave() {
     connection_.FinishWriting();
   }
   std::vector<int> untold;
-  if (end_setup != nullptr) untold = coordinator_->untold();
+  if (!record.empty()) untold = coordinator_->untold();
   // After our own disconnect, so that the coordinator's world sees rank 0 leave before the coordinator goes.
   coordinator_.reset();
   // Without the coordinator, whose descriptors others may need to come and read it.
-  if (end_setup != nullptr) end_setup(why, std::move(untold));
+  EndSetup(record, why, std::move(untold));
 }
 
 void ControlChannel::LeaveBecause(const absl::Status& why) {
@@ -445,8 +453,7 @@ void ControlChannel::Handle(Message message) {
   if (const auto* ask = std::get_if<control::Ask>(&message)) {
     control::Called called{ask->channel, ask->sequence, ""};
     if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
-    connection_.Queue(std::make_shared<const std::string>(Encode(std::move(called))));
-    connection_.Flush();
+    connection_.Send(std::move(called));
     return;
   }
   MutexLock lock(&mu_);
@@ -481,8 +488,7 @@ void ControlChannel::SendPong(uint64_t nonce) {
   pong.nonce = nonce;
   if (options_.progress != nullptr) pong.progress = options_.progress();
   if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
-  connection_.Queue(std::make_shared<const std::string>(Encode(pong)));
-  connection_.Flush();
+  connection_.Send(pong);
 }
 
 void ControlChannel::LoseCoordinator(absl::string_view how) {
@@ -502,9 +508,7 @@ void ControlChannel::LoseCoordinator(absl::string_view how) {
     changed_.SignalAll();
   }
   // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
-  connection_.Queue(
-      std::make_shared<const std::string>(Encode(control::Report{kAllChannels, control::kNoRank, status})));
-  connection_.Flush();
+  connection_.Send(control::Report{kAllChannels, control::kNoRank, status});
   if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
 }
 

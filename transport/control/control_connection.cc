@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <utility>
 
 namespace lockstep {
 namespace control {

@@ -31,6 +31,12 @@ class Connection {
   //          say why
   bool Queue(Frame frame);
 
+  // Queues a message and sends what the socket takes.
+  void Send(const Message& message) {
+    (void)Queue(std::make_shared<const std::string>(Encode(message)));
+    Flush();
+  }
+
   // Sends what the socket takes. A failed send only ends sending; Receive reports the state of the peer's end.
   void Flush();
   bool wants_to_write() const { return !queue_.empty(); }

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,6 @@
 #include "base/thread.h"
 #include "transport/control/control_connection.h"
 #include "transport/control/control_protocol.h"
-#include "transport/control/control_text.h"
 #include "transport/control/control_world.h"
 #include "transport/net/epoll.h"
 #include "transport/wakeup.h"
@@ -56,31 +54,239 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll, Wakeup wakeup);
   ~CoordinatorThread() override;
 
-  absl::Status Run();
+  absl::Status Run() {
+    LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_));
+    LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.descriptor(), EPOLLIN, nullptr));
+    return thread_.Start("lockstep-coord", [this] { Loop(); });
+  }
+
   const SocketAddress& address() const override { return address_; }
-  std::vector<int> untold() const override;
+
+  std::vector<int> untold() const override {
+    MutexLock lock(&mu_);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      if (!told_[rank]) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
   absl::Status status() const override {
     MutexLock lock(&mu_);
     return status_;
   }
 
  private:
-  void Loop();
-  int WaitForEvents(epoll_event* events);
-  void AcceptAll(TimePoint now);
-  void ReadFrom(Peer* peer, TimePoint now);
-  void HandleHello(Peer* peer, const Message& message, TimePoint now);
-  void MarkTold(const Hello& hello);
-  void FailSetup(const absl::Status& cause);
-  void Close(Peer* peer);
-  void Beat(TimePoint now, bool all_heard);
-  void RemoveClosed();
-  void SendDisconnect();
+  void Loop() {
+    std::vector<epoll_event> events(kEventsPerIteration);
+    TimePoint last_iteration = Clock::now();
+    while (!stopping_.load(std::memory_order_relaxed)) {
+      const int ready = WaitForEvents(events.data());
+      const TimePoint now = Clock::now();
+      if (now - last_iteration > StallLimit(options_.peer_timeout)) {
+        // We were stopped, and perhaps the others with us: everybody has the full time again.
+        for (const auto& peer : peers_) peer->last_heard = now;
+      }
+      last_iteration = now;
+      for (int i = 0; i < ready; ++i) {
+        void* const source = events[i].data.ptr;
+        if (source == nullptr) {
+          wakeup_.Clear();
+        } else if (source == &peers_) {
+          AcceptAll(now);
+        } else {
+          Peer* const peer = static_cast<Peer*>(source);
+          if (events[i].events & EPOLLOUT) FlushAndWatch(peer);
+          if (events[i].events & ~EPOLLOUT) ReadFrom(peer, now);
+        }
+      }
+      world_.Tick(now);
+      if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
+      RemoveClosed();
+    }
+    SendDisconnect();
+  }
 
-  void Send(int rank, const Message& message) override;
-  void SendToAll(const Message& message) override;
-  void Push(Peer* peer, const Connection::Frame& frame);
-  void FlushAndWatch(Peer* peer);
+  int WaitForEvents(epoll_event* events) {
+    const TimePoint until = std::min(next_beat_, world_.next_event());
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+    const int ready =
+        epoll_wait(epoll_.get(), events, kEventsPerIteration, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+    return std::max(ready, 0);
+  }
+
+  void AcceptAll(TimePoint now) {
+    for (int i = 0; i < kAcceptsPerIteration; ++i) {
+      SocketAddress from;
+      absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &from);
+      if (socket.ok() && !socket->valid()) return;
+      absl::Status cause = socket.status();
+      std::unique_ptr<Peer> peer;
+      if (cause.ok()) {
+        peer = std::make_unique<Peer>(*std::move(socket), from, now + options_.hello_timeout);
+        cause = EpollControl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), EPOLLIN, peer.get());
+      }
+      if (!cause.ok()) {
+        // Out of descriptors, most likely. Until the next heartbeat the listener is left alone: the connection that
+        // waits there would keep this loop spinning.
+        LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
+        // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
+        if (!was_accepting_) FailSetup(cause);
+        accepting_ = was_accepting_ = false;
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+        return;
+      }
+      peers_.push_back(std::move(peer));
+      if (++unauthenticated_count_ <= kUnauthenticatedMax + static_cast<size_t>(options_.size)) continue;
+      const auto oldest = std::find_if(peers_.begin(), peers_.end(),
+                                       [](const auto& candidate) { return candidate->rank < 0 && !candidate->closed; });
+      Close(oldest->get());
+    }
+  }
+
+  void ReadFrom(Peer* peer, TimePoint now) {
+    if (peer->closed) return;
+    std::vector<Message> messages;
+    Connection::Input input = peer->connection.Receive(&messages);
+    if (peer->connection.heard()) peer->last_heard = now;
+    for (Message& message : messages) {
+      if (peer->closed || peer->rejected) break;
+      if (peer->rank < 0) {
+        HandleHello(peer, message, now);
+      } else if (!world_.Handle(peer->rank, std::move(message), now)) {
+        input = Connection::Input::kMalformed;
+        break;
+      }
+    }
+    if (input == Connection::Input::kOpen || peer->closed) return;
+    const int rank = peer->rank;
+    Close(peer);
+    if (rank >= 0) {
+      world_.Gone(rank, input == Connection::Input::kClosed ? kClosedText : "broke the control protocol");
+    }
+  }
+
+  void HandleHello(Peer* peer, const Message& message, TimePoint now) {
+    const Hello* const hello = std::get_if<Hello>(&message);
+    if (hello == nullptr || hello->magic != kMagic) {
+      LOCKSTEP_LOG(kDebug) << "coordinator " << address_.ToString() << ": dropped an unauthenticated peer, "
+                           << peer->from.ToString();
+      return Close(peer);
+    }
+    if (absl::optional<Reject> reject = world_.Connect(*hello)) {
+      LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": refused " << peer->from.ToString() << ": "
+                          << reject->status.message();
+      // Stays until it hangs up or expires, so that closing does not overtake the answer.
+      peer->rejected = true;
+      if (reject->reason != RejectReason::kOtherWorld) MarkTold(*hello);
+      return Push(peer, std::make_shared<const std::string>(Encode(*std::move(reject))));
+    }
+    --unauthenticated_count_;
+    MarkTold(*hello);
+    peer->rank = static_cast<int>(hello->rank);
+    peer->last_heard = now;
+    peer->connection.set_limit_bytes(kRankFrameBytesMax);
+    by_rank_[peer->rank] = peer;
+    Welcome welcome;
+    welcome.world = options_.world_id;
+    welcome.peer_timeout_ms = static_cast<uint64_t>(options_.peer_timeout.count());
+    welcome.coordinator = options_.self;
+    Send(peer->rank, welcome);
+  }
+
+  void MarkTold(const Hello& hello) {
+    MutexLock lock(&mu_);
+    if (hello.job_id == options_.job_id && hello.rank < told_.size()) told_[hello.rank] = true;
+  }
+
+  void FailSetup(const absl::Status& cause) {
+    const absl::Status why = Annotate(
+        cause, absl::StrCat("the coordinator of ", lockstep::Describe(options_.self), " cannot take connections"));
+    {
+      MutexLock lock(&mu_);
+      status_ = why;
+    }
+    world_.Fail(why);
+  }
+
+  void Close(Peer* peer) {
+    if (peer->closed) return;
+    peer->closed = true;
+    any_closed_ = true;
+    if (peer->rank < 0) {
+      --unauthenticated_count_;
+    } else {
+      by_rank_[peer->rank] = nullptr;
+    }
+  }
+
+  void Beat(TimePoint now, bool all_heard) {
+    next_beat_ = now + interval_;
+    if (accepting_) {
+      was_accepting_ = true;
+    } else {
+      accepting_ = true;
+      (void)EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_);
+    }
+    const auto heartbeat = std::make_shared<const std::string>(Encode(Ping{0}));
+    for (const auto& peer : peers_) {
+      if (peer->closed) continue;
+      if (peer->rank < 0) {
+        if (now >= peer->expires) Close(peer.get());
+        continue;
+      }
+      // Whoever has not read the last one needs no other.
+      if (!peer->connection.wants_to_write()) Push(peer.get(), heartbeat);
+      if (peer->overflowed) {
+        world_.Gone(peer->rank, "is unresponsive: it does not read its control connection");
+      } else if (all_heard && now - peer->last_heard > options_.peer_timeout) {
+        // Only when this iteration has read from everybody who had something to say.
+        world_.Gone(peer->rank, SilenceText(options_.peer_timeout));
+      }
+    }
+  }
+
+  void RemoveClosed() {
+    if (!any_closed_) return;
+    any_closed_ = false;
+    peers_.erase(std::remove_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->closed; }),
+                 peers_.end());
+  }
+
+  void SendDisconnect() {
+    // What rank 0 said last may not have been read yet: why it leaves, or that it left a communicator with calls in flight.
+    if (by_rank_[0] != nullptr) ReadFrom(by_rank_[0], Clock::now());
+    world_.Left(0);
+    world_.Close();
+    SendToAll(Disconnect{});
+    for (const auto& peer : peers_) peer->connection.FinishWriting();
+  }
+
+  void Send(int rank, const Message& message) override {
+    if (by_rank_[rank] != nullptr) Push(by_rank_[rank], std::make_shared<const std::string>(Encode(message)));
+  }
+
+  void SendToAll(const Message& message) override {
+    const auto frame = std::make_shared<const std::string>(Encode(message));
+    // Rank 0 last: when its process exits, it waits until it has heard that, and so until the others were told.
+    for (auto peer = by_rank_.rbegin(); peer != by_rank_.rend(); ++peer) {
+      if (*peer != nullptr) Push(*peer, frame);
+    }
+  }
+
+  void Push(Peer* peer, const Connection::Frame& frame) {
+    if (!peer->connection.Queue(frame)) peer->overflowed = true;
+    FlushAndWatch(peer);
+  }
+
+  void FlushAndWatch(Peer* peer) {
+    peer->connection.Flush();
+    const bool writing = peer->connection.wants_to_write();
+    if (writing == peer->watched_for_writing) return;
+    peer->watched_for_writing = writing;
+    (void)EpollControl(epoll_.get(), EPOLL_CTL_MOD, peer->connection.socket(), writing ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                       peer);
+  }
 
   // Constant after construction.
   const Options options_;
@@ -129,232 +335,6 @@ CoordinatorThread::~CoordinatorThread() {
   thread_.Join();
 }
 
-absl::Status CoordinatorThread::Run() {
-  LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_));
-  LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.descriptor(), EPOLLIN, nullptr));
-  return thread_.Start("lockstep-coord", [this] { Loop(); });
-}
-
-void CoordinatorThread::Loop() {
-  std::vector<epoll_event> events(kEventsPerIteration);
-  TimePoint last_iteration = Clock::now();
-  while (!stopping_.load(std::memory_order_relaxed)) {
-    const int ready = WaitForEvents(events.data());
-    const TimePoint now = Clock::now();
-    if (now - last_iteration > StallLimit(options_.peer_timeout)) {
-      // We were stopped, and perhaps the others with us: everybody has the full time again.
-      for (const auto& peer : peers_) peer->last_heard = now;
-    }
-    last_iteration = now;
-    for (int i = 0; i < ready; ++i) {
-      void* const source = events[i].data.ptr;
-      if (source == nullptr) {
-        wakeup_.Clear();
-      } else if (source == &peers_) {
-        AcceptAll(now);
-      } else {
-        Peer* const peer = static_cast<Peer*>(source);
-        if (events[i].events & EPOLLOUT) FlushAndWatch(peer);
-        if (events[i].events & ~EPOLLOUT) ReadFrom(peer, now);
-      }
-    }
-    world_.Tick(now);
-    if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
-    RemoveClosed();
-  }
-  SendDisconnect();
-}
-
-int CoordinatorThread::WaitForEvents(epoll_event* events) {
-  const TimePoint until = std::min(next_beat_, world_.next_event());
-  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
-  const int ready =
-      epoll_wait(epoll_.get(), events, kEventsPerIteration, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
-  return std::max(ready, 0);
-}
-
-void CoordinatorThread::AcceptAll(TimePoint now) {
-  for (int i = 0; i < kAcceptsPerIteration; ++i) {
-    SocketAddress from;
-    absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &from);
-    if (socket.ok() && !socket->valid()) return;
-    absl::Status cause = socket.status();
-    std::unique_ptr<Peer> peer;
-    if (cause.ok()) {
-      peer = std::make_unique<Peer>(*std::move(socket), from, now + options_.hello_timeout);
-      cause = EpollControl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), EPOLLIN, peer.get());
-    }
-    if (!cause.ok()) {
-      // Out of descriptors, most likely. Until the next heartbeat the listener is left alone: the connection that
-      // waits there would keep this loop spinning.
-      LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
-      // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
-      if (!was_accepting_) FailSetup(cause);
-      accepting_ = was_accepting_ = false;
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-      return;
-    }
-    peers_.push_back(std::move(peer));
-    if (++unauthenticated_count_ <= kUnauthenticatedMax + static_cast<size_t>(options_.size)) continue;
-    const auto oldest = std::find_if(peers_.begin(), peers_.end(),
-                                     [](const auto& candidate) { return candidate->rank < 0 && !candidate->closed; });
-    Close(oldest->get());
-  }
-}
-
-void CoordinatorThread::ReadFrom(Peer* peer, TimePoint now) {
-  if (peer->closed) return;
-  std::vector<Message> messages;
-  Connection::Input input = peer->connection.Receive(&messages);
-  if (peer->connection.heard()) peer->last_heard = now;
-  for (Message& message : messages) {
-    if (peer->closed || peer->rejected) break;
-    if (peer->rank < 0) {
-      HandleHello(peer, message, now);
-    } else if (!world_.Handle(peer->rank, std::move(message), now)) {
-      input = Connection::Input::kMalformed;
-      break;
-    }
-  }
-  if (input == Connection::Input::kOpen || peer->closed) return;
-  const int rank = peer->rank;
-  Close(peer);
-  if (rank >= 0) {
-    world_.Gone(rank, input == Connection::Input::kClosed ? kClosedText : "broke the control protocol");
-  }
-}
-
-void CoordinatorThread::HandleHello(Peer* peer, const Message& message, TimePoint now) {
-  const Hello* const hello = std::get_if<Hello>(&message);
-  if (hello == nullptr || hello->magic != kMagic) {
-    LOCKSTEP_LOG(kDebug) << "coordinator " << address_.ToString() << ": dropped an unauthenticated peer, "
-                         << peer->from.ToString();
-    return Close(peer);
-  }
-  if (absl::optional<Reject> reject = world_.Connect(*hello)) {
-    LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": refused " << peer->from.ToString() << ": "
-                        << reject->status.message();
-    // Stays until it hangs up or expires, so that closing does not overtake the answer.
-    peer->rejected = true;
-    if (reject->reason != RejectReason::kOtherWorld) MarkTold(*hello);
-    return Push(peer, std::make_shared<const std::string>(Encode(*std::move(reject))));
-  }
-  --unauthenticated_count_;
-  MarkTold(*hello);
-  peer->rank = static_cast<int>(hello->rank);
-  peer->last_heard = now;
-  peer->connection.set_limit_bytes(kRankFrameBytesMax);
-  by_rank_[peer->rank] = peer;
-  Welcome welcome;
-  welcome.world = options_.world_id;
-  welcome.peer_timeout_ms = static_cast<uint64_t>(options_.peer_timeout.count());
-  welcome.coordinator = options_.self;
-  Send(peer->rank, welcome);
-}
-
-void CoordinatorThread::FailSetup(const absl::Status& cause) {
-  const absl::Status why = Annotate(
-      cause, absl::StrCat("the coordinator of ", lockstep::Describe(options_.self), " cannot take connections"));
-  {
-    MutexLock lock(&mu_);
-    status_ = why;
-  }
-  world_.Fail(why);
-}
-
-void CoordinatorThread::MarkTold(const Hello& hello) {
-  MutexLock lock(&mu_);
-  if (hello.job_id == options_.job_id && hello.rank < told_.size()) told_[hello.rank] = true;
-}
-
-std::vector<int> CoordinatorThread::untold() const {
-  MutexLock lock(&mu_);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (!told_[rank]) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-void CoordinatorThread::Close(Peer* peer) {
-  if (peer->closed) return;
-  peer->closed = true;
-  any_closed_ = true;
-  if (peer->rank < 0) {
-    --unauthenticated_count_;
-  } else {
-    by_rank_[peer->rank] = nullptr;
-  }
-}
-
-void CoordinatorThread::Beat(TimePoint now, bool all_heard) {
-  next_beat_ = now + interval_;
-  if (accepting_) {
-    was_accepting_ = true;
-  } else {
-    accepting_ = true;
-    (void)EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_);
-  }
-  const auto heartbeat = std::make_shared<const std::string>(Encode(Ping{0}));
-  for (const auto& peer : peers_) {
-    if (peer->closed) continue;
-    if (peer->rank < 0) {
-      if (now >= peer->expires) Close(peer.get());
-      continue;
-    }
-    // Whoever has not read the last one needs no other.
-    if (!peer->connection.wants_to_write()) Push(peer.get(), heartbeat);
-    if (peer->overflowed) {
-      world_.Gone(peer->rank, "is unresponsive: it does not read its control connection");
-    } else if (all_heard && now - peer->last_heard > options_.peer_timeout) {
-      // Only when this iteration has read from everybody who had something to say.
-      world_.Gone(peer->rank, SilenceText(options_.peer_timeout));
-    }
-  }
-}
-
-void CoordinatorThread::RemoveClosed() {
-  if (!any_closed_) return;
-  any_closed_ = false;
-  peers_.erase(std::remove_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->closed; }),
-               peers_.end());
-}
-
-void CoordinatorThread::SendDisconnect() {
-  // What rank 0 said last may not have been read yet: why it leaves, or that it left a communicator with calls in flight.
-  if (by_rank_[0] != nullptr) ReadFrom(by_rank_[0], Clock::now());
-  world_.Left(0);
-  world_.Close();
-  SendToAll(Disconnect{});
-  for (const auto& peer : peers_) peer->connection.FinishWriting();
-}
-
-void CoordinatorThread::Send(int rank, const Message& message) {
-  if (by_rank_[rank] != nullptr) Push(by_rank_[rank], std::make_shared<const std::string>(Encode(message)));
-}
-
-void CoordinatorThread::SendToAll(const Message& message) {
-  const auto frame = std::make_shared<const std::string>(Encode(message));
-  // Rank 0 last: when its process exits, it waits until it has heard that, and so until the others were told.
-  for (auto peer = by_rank_.rbegin(); peer != by_rank_.rend(); ++peer) {
-    if (*peer != nullptr) Push(*peer, frame);
-  }
-}
-
-void CoordinatorThread::Push(Peer* peer, const Connection::Frame& frame) {
-  if (!peer->connection.Queue(frame)) peer->overflowed = true;
-  FlushAndWatch(peer);
-}
-
-void CoordinatorThread::FlushAndWatch(Peer* peer) {
-  peer->connection.Flush();
-  const bool writing = peer->connection.wants_to_write();
-  if (writing == peer->watched_for_writing) return;
-  peer->watched_for_writing = writing;
-  (void)EpollControl(epoll_.get(), EPOLL_CTL_MOD, peer->connection.socket(), writing ? EPOLLIN | EPOLLOUT : EPOLLIN,
-                     peer);
-}
-
 }  // namespace
 
 milliseconds HeartbeatInterval(milliseconds peer_timeout) {
@@ -366,7 +346,9 @@ milliseconds StallLimit(milliseconds peer_timeout) {
 }
 
 std::string SilenceText(milliseconds peer_timeout) {
-  return absl::StrCat("is unresponsive: no heartbeat for ", DurationText(peer_timeout));
+  const int64_t ms = peer_timeout.count();
+  return absl::StrCat("is unresponsive: no heartbeat for ",
+                      ms % 1000 == 0 ? absl::StrCat(ms / 1000, " s") : absl::StrCat(ms, " ms"));
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(Options options) {

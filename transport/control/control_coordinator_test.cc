@@ -41,7 +41,7 @@ using ::testing::HasSubstr;
 class RawPeer {
  public:
   explicit RawPeer(const SocketAddress& coordinator)
-      : connection_(*Connect(coordinator, Soon(), false), kCoordinatorFrameBytesMax) {}
+      : connection_(*Connect(coordinator, Soon()), kCoordinatorFrameBytesMax) {}
 
   void SendBytes(absl::string_view bytes) {
     EXPECT_THAT(SendAll(connection_.socket(), bytes.data(), bytes.size(), Soon()), IsOk());
@@ -129,6 +129,11 @@ TEST(HeartbeatInterval, IsAFifthOfTheTimeoutWithinBounds) {
   EXPECT_EQ(HeartbeatInterval(milliseconds(30000)), milliseconds(1000));
   EXPECT_EQ(StallLimit(milliseconds(300)), milliseconds(150));
   EXPECT_EQ(StallLimit(milliseconds(10)), milliseconds(20));
+}
+
+TEST(SilenceText, UsesWholeSecondsWhereItCan) {
+  EXPECT_EQ(SilenceText(milliseconds(300)), "is unresponsive: no heartbeat for 300 ms");
+  EXPECT_EQ(SilenceText(milliseconds(30000)), "is unresponsive: no heartbeat for 30 s");
 }
 
 TEST_F(CoordinatorTest, WelcomesAndBeats) {

@@ -1,7 +1,6 @@
 #include "transport/control/control_protocol.h"
 
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/log.h"
 
 namespace lockstep {
@@ -62,6 +62,25 @@ bool Replace(Store* store, const std::string& key, const std::string& before, co
   return stored.ok() && *stored == after;
 }
 
+// Replaces the record by the failure, for the ranks in `untold`.
+void LeaveFailure(Store* store, const std::string& key, const std::string& record, int attempt,
+                  const absl::Status& failure, std::vector<int> untold, Deadline deadline) {
+  for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
+    const absl::StatusOr<std::string> stored = Read(store, key, deadline);
+    if (!stored.ok() || (IsCoordinatorRecord(*stored) && *stored != record)) return;
+    // Another rank's failure was to be read by all others; the coordinator has told some of them since.
+    if (const absl::optional<FailureRecord> told = Fresh(*stored); told.has_value() && !record.empty()) {
+      std::vector<int> both;
+      std::set_intersection(untold.begin(), untold.end(), told->untold.begin(), told->untold.end(),
+                            std::back_inserter(both));
+      untold = std::move(both);
+    }
+    if (untold.empty() && stored->empty()) return;
+    const std::string text = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), attempt, untold, failure});
+    if (Replace(store, key, *stored, text, deadline)) return;
+  }
+}
+
 void Remove(Store* store, const std::string& key, const std::string& record, Deadline deadline) {
   const absl::StatusOr<std::string> stored = store->Get(key, deadline);
   if (!stored.ok() || *stored != record) return;
@@ -90,31 +109,15 @@ absl::Status SaidBy(const Member& self, const absl::Status& status) {
 }
 
 void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
-              std::vector<int> untold) {
+              std::vector<int> untold, milliseconds parting) {
   const Deadline deadline = Deadline::After(kStoreTime);
   if (!record.empty()) Remove(store, kAnyJobKey, record, deadline);
   if (result.ok()) return Remove(store, key, record, deadline);
-  for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
-    const absl::StatusOr<std::string> stored = Read(store, key, deadline);
-    if (!stored.ok() || (IsCoordinatorRecord(*stored) && *stored != record)) return;
-    // Another rank's failure was to be read by all others; the coordinator has told some of them since.
-    if (const absl::optional<FailureRecord> told = Fresh(*stored); told.has_value() && !record.empty()) {
-      std::vector<int> both;
-      std::set_intersection(untold.begin(), untold.end(), told->untold.begin(), told->untold.end(),
-                            std::back_inserter(both));
-      untold = std::move(both);
-    }
-    if (untold.empty() && stored->empty()) return;
-    const std::string failure = untold.empty() ? "" : EncodeFailureRecord({NowSeconds(), attempt, untold, result});
-    if (Replace(store, key, *stored, failure, deadline)) return;
-  }
-}
-
-void AwaitReaders(Store* store, const std::string& key, Deadline deadline) {
-  while (!deadline.passed()) {
-    const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+  LeaveFailure(store, key, record, attempt, SaidBy(ThisProcess(Rank(0)), result), std::move(untold), deadline);
+  for (const Deadline end = Deadline::After(parting); !end.passed();) {
+    const absl::StatusOr<std::string> stored = store->Get(key, end);
     if (!stored.ok() || !Fresh(*stored).has_value()) return;
-    std::this_thread::sleep_until(std::min(Deadline::Clock::now() + kPause, deadline.time()));
+    std::this_thread::sleep_until(std::min(Deadline::Clock::now() + kPause, end.time()));
   }
 }
 

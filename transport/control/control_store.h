@@ -12,13 +12,13 @@
 #ifndef TRANSPORT_CONTROL_CONTROL_STORE_H_
 #define TRANSPORT_CONTROL_CONTROL_STORE_H_
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "base/deadline.h"
 #include "base/rank.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
@@ -37,12 +37,10 @@ Member ThisProcess(Rank rank);
 absl::Status SaidBy(const Member& self, const absl::Status& status);
 
 // For rank 0, when a set-up has ended. If `result` is OK or `untold` is empty, removes its record from the store. Otherwise replaces
-// it by the failure, for the ranks in `untold`. `record` is empty if it was never published. Another rank 0's record stays.
+// it by the failure, for the ranks in `untold`, and blocks until they have read it, at most for `parting`. `record` is empty if it
+// was never published. Another rank 0's record stays.
 void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
-              std::vector<int> untold);
-
-// For rank 0, after EndSetup: returns when all ranks have read the failure, or at the deadline.
-void AwaitReaders(Store* store, const std::string& key, Deadline deadline);
+              std::vector<int> untold, std::chrono::milliseconds parting);
 
 // For any other rank that fails before it has reached the coordinator: replaces the coordinator's record by the failure, where
 // rank 0 and the ranks that look for the coordinator find it. If there is no record, waits a second for it. A record of a later

@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
 #include "base/fork.h"
@@ -56,16 +55,36 @@ using Members = std::vector<Member>;
 constexpr milliseconds kPatient(20'000);
 constexpr char kKey[] = "control/job";
 
-absl::StatusOr<Channel> CreateRank(int rank, int size, Store* store, Deadline deadline = Soon()) {
-  return ControlChannel::Create(OptionsOf(rank, size, kPatient, nullptr), store, deadline);
-}
+ControlOptions Options(int rank, int size) { return OptionsOf(rank, size, kPatient, nullptr); }
 
-// All ranks create their channels and join.
-void Form(int size, Store* store) {
-  InParallel(size, [&](int rank) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, size, store));
-    EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
-  });
+// Ranks that meet in one store.
+class ControlChannelTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<Channel> Create(const ControlOptions& options, Deadline deadline = Soon()) {
+    return ControlChannel::Create(options, store_.get(), deadline);
+  }
+  absl::StatusOr<Channel> CreateRank(int rank, int size, Deadline deadline = Soon()) {
+    return Create(Options(rank, size), deadline);
+  }
+  // All ranks create their channels and join.
+  void Form(int size) {
+    InParallel(size, [&](int rank) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, size));
+      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+    });
+  }
+  std::string Record() { return store_->Get(kKey, Soon()).value(); }
+  void SetRecord(const std::string& record) { ASSERT_THAT(store_->Set(kKey, record, Soon()), IsOk()); }
+  void ExpectNoRecord() { EXPECT_THAT(store_->Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound)); }
+
+  std::unique_ptr<Store> store_ = std::make_unique<MemoryStore>();
+};
+
+// An address where nobody listens.
+control::CoordinatorRecord RefusedRecord() {
+  control::CoordinatorRecord record;
+  record.address = *LocalAddress(Listen(LoopbackAddress())->get());
+  return record;
 }
 
 class World {
@@ -112,70 +131,67 @@ class World {
   std::vector<Channel> channels_;
 };
 
-TEST(ControlChannel, WorldOfOneForms) {
+TEST_F(ControlChannelTest, WorldOfOneForms) {
   World world(1);
   EXPECT_NE(world[0].world_id(), 0u);
   EXPECT_EQ(world[0].local_address(), LoopbackAddress());
 }
 
-TEST(ControlChannel, SixtyFourRanksFormAndAgree) {
+TEST_F(ControlChannelTest, SixtyFourRanksFormAndAgree) {
   World world(64);
   for (int rank = 1; rank < 64; ++rank) EXPECT_EQ(world[rank].world_id(), world[0].world_id());
   world[63].Report(9, absl::InternalError("x"));
   world.ExpectFailureEverywhere(9, absl::InternalError("x"));
 }
 
-TEST(ControlChannel, LeavesNothingInTheStoreAndMayBeUsedAgain) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, LeavesNothingInTheStoreAndMayBeUsedAgain) {
   std::vector<uint64_t> ids;
   for (int round = 0; round < 2; ++round) {
     InParallel(2, [&](int rank) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2, &store));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2));
       EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
       if (rank == 0) ids.push_back(channel->world_id());
     });
-    EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+    ExpectNoRecord();
   }
   EXPECT_NE(ids[0], ids[1]);
 }
 
-TEST(ControlChannel, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
   Channel first[2];
   std::string record;
   InParallel(2, [&](int rank) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(first[rank], CreateRank(rank, 2, &store));
-    if (rank == 0) record = *store.Get(kKey, Soon());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(first[rank], CreateRank(rank, 2));
+    if (rank == 0) record = Record();
     EXPECT_THAT(first[rank]->Join(MemberOf(rank), {}, Soon()), IsOk());
   });
   // As if rank 0 had not come to take the address back.
-  ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
+  SetRecord(record);
   first[1].reset();
   InParallel(2, [&](int rank) {
     if (rank == 0) {
       std::this_thread::sleep_for(milliseconds(50));
       first[0].reset();
     }
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel next, CreateRank(rank, 2, &store));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel next, CreateRank(rank, 2));
     EXPECT_THAT(next->Join(MemberOf(rank), {}, Soon()), IsOk());
   });
 }
 
-TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
-  MemoryStore store;
-  EXPECT_THAT(CreateRank(2, 2, &store), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no rank 2")));
-  ControlOptions options = OptionsOf(0, 1, kPatient, nullptr);
-  options.coordinator_bind_address = *SocketAddress::Parse("0.0.0.0:0");
-  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("coordinator_bind_address")));
-  options = OptionsOf(0, 1, milliseconds(0), nullptr);
-  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("peer_timeout")));
-  options = OptionsOf(0, 1, kPatient, nullptr);
-  options.job_id.assign(513, 'x');
-  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job id has 513 bytes")));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(0, 1, &store));
+TEST_F(ControlChannelTest, ArgumentsThatMakeNoSenseAreRefused) {
+  const std::pair<const char*, void (*)(ControlOptions*)> cases[] = {
+      {"no rank 1", [](ControlOptions* o) { o->rank = Rank(1); }},
+      {"coordinator_bind_address",
+       [](ControlOptions* o) { o->coordinator_bind_address = *SocketAddress::Parse("0.0.0.0:0"); }},
+      {"peer_timeout", [](ControlOptions* o) { o->peer_timeout = milliseconds(0); }},
+      {"job id has 513 bytes", [](ControlOptions* o) { o->job_id.assign(513, 'x'); }},
+  };
+  for (const auto& [message, change] : cases) {
+    ControlOptions options = Options(0, 1);
+    change(&options);
+    EXPECT_THAT(Create(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(0, 1));
   EXPECT_THAT(channel->Join(MemberOf(1), {}, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(channel->Join(MemberOf(0), {{"big", std::string(2 << 20, 'x')}}, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long")));
@@ -183,19 +199,17 @@ TEST(ControlChannel, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(channel->Join(MemberOf(0), {}, Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST(ControlChannel, WithoutRankZeroTheOthersSaySo) {
-  MemoryStore store;
-  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(30)),
+TEST_F(ControlChannelTest, WithoutRankZeroTheOthersSaySo) {
+  EXPECT_THAT(CreateRank(1, 2, Deadline::AfterMs(30)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 0 has not appeared in store memory"));
 }
 
-TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, MissingRanksAreListedTheSameEverywhere) {
   std::vector<absl::Status> errors(3);
   std::atomic<int> joining{0};
   InParallel(3, [&](int i) {
     const int rank = std::vector<int>{0, 1, 4}[i];
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 6, &store));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 6));
     if (rank != 0) ++joining;
     const Deadline patience = Soon();
     while (rank == 0 && joining < 2 && !patience.passed()) std::this_thread::yield();
@@ -209,23 +223,22 @@ TEST(ControlChannel, MissingRanksAreListedTheSameEverywhere) {
   // Those who are missing find it in the store, each once, and then it is gone.
   for (const int rank : {2, 3, 5}) {
     EXPECT_THAT(
-        CreateRank(rank, 6, &store),
+        CreateRank(rank, 6),
         StatusIs(absl::StatusCode::kDeadlineExceeded,
                  AllOf(StartsWith("rank 0 (host "),
                        HasSubstr("could not set up the world: the world did not form in time: ranks 2-3, 5 of 6"))));
   }
-  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  ExpectNoRecord();
 }
 
 // All at once: nobody waits for a deadline.
-TEST(ControlChannel, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsForIt) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsForIt) {
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
-    ControlOptions options = OptionsOf(rank, 4, kPatient, nullptr);
+    ControlOptions options = Options(rank, 4);
     // No machine has it.
     if (rank == 0) options.coordinator_bind_address = *SocketAddress::Parse("192.0.2.1:0");
-    errors[rank] = ControlChannel::Create(std::move(options), &store, Soon()).status();
+    errors[rank] = Create(options).status();
   });
   EXPECT_THAT(errors[0], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen on 192.0.2.1:0")));
   for (int rank = 1; rank < 4; ++rank) {
@@ -234,43 +247,39 @@ TEST(ControlChannel, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsFo
                          AllOf(StartsWith("rank 0 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
                                HasSubstr("could not set up the world: "), HasSubstr(errors[0].message()))));
   }
-  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  ExpectNoRecord();
 }
 
-TEST(ControlChannel, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
-  MemoryStore store;
-  ControlChannel::Refuse(OptionsOf(0, 3, kPatient, nullptr), &store, absl::InternalError("first attempt"));
-  EXPECT_THAT(CreateRank(1, 3, &store), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
+TEST_F(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
+  ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"));
+  EXPECT_THAT(CreateRank(1, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
   // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
-  Form(3, &store);
+  Form(3);
   // One of long ago is none either.
-  ASSERT_THAT(
-      store.Set(kKey, control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}), Soon()),
-      IsOk());
-  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(1000)),
+  SetRecord(control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}));
+  EXPECT_THAT(CreateRank(1, 2, Deadline::AfterMs(1000)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
 }
 
-TEST(ControlChannel, AFailureIsOfTheAttemptThatItEnded) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
   const auto create = [&](int rank, int attempt, bool only_leaves) {
-    ControlOptions options = OptionsOf(rank, 3, kPatient, nullptr);
+    ControlOptions options = Options(rank, 3);
     options.attempt = attempt;
     options.only_leaves = only_leaves;
-    return ControlChannel::Create(std::move(options), &store, rank == 0 ? Soon() : Deadline::AfterMs(1000));
+    return Create(std::move(options), rank == 0 ? Soon() : Deadline::AfterMs(1000));
   };
-  ControlOptions first = OptionsOf(0, 3, kPatient, nullptr);
+  ControlOptions first = Options(0, 3);
   first.attempt = 1;
-  ControlChannel::Refuse(first, &store, absl::InternalError("attempt 1"));
+  ControlChannel::Refuse(first, store_.get(), absl::InternalError("attempt 1"));
   // Rank 1 is in a later one, and takes itself off; rank 2 has it to heed.
   EXPECT_THAT(create(1, 2, false), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
   EXPECT_THAT(create(2, 1, false), StatusIs(absl::StatusCode::kInternal, HasSubstr("attempt 1")));
-  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  ExpectNoRecord();
 
   // What ended rank 1's first attempt does not end rank 0's second, neither by the coordinator nor by the store.
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, create(0, 1, false));
   EXPECT_THAT(create(1, 0, true), StatusIs(absl::StatusCode::kCancelled));
-  control::TellFailure(&store, kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
+  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, create(1, 1, false));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel two, create(2, 0, false));
   InParallel(3, [&](int rank) {
@@ -279,14 +288,14 @@ TEST(ControlChannel, AFailureIsOfTheAttemptThatItEnded) {
   });
 }
 
-TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
+TEST_F(ControlChannelTest, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
   for (const int failing : {0, 1}) {
-    MemoryStore store;
+    store_ = std::make_unique<MemoryStore>();
     std::vector<absl::Status> errors(3);
     std::atomic<int> created{0};
     const absl::Status why = absl::ResourceExhaustedError("no descriptor is left");
     InParallel(2, [&](int rank) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 3, &store));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 3));
       const Deadline patience = Soon();
       for (++created; created < 2 && !patience.passed();) std::this_thread::yield();
       if (rank == failing) {
@@ -300,48 +309,45 @@ TEST(ControlChannel, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
                                                  EndsWith("could not set up the world: no descriptor is left")));
     EXPECT_THAT(errors[1 - failing], told);
     // Rank 2 was not there.
-    EXPECT_THAT(CreateRank(2, 3, &store), StatusIs(why.code(), HasSubstr(errors[1 - failing].message())));
+    EXPECT_THAT(CreateRank(2, 3), StatusIs(why.code(), HasSubstr(errors[1 - failing].message())));
   }
 }
 
 // A rank that cannot even connect to the coordinator says so in the store, where rank 0 looks while it waits.
-TEST(ControlChannel, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
-  MemoryStore store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3, &store));
-  control::TellFailure(&store, kKey, Rank(1), 3, 0,
+TEST_F(ControlChannelTest, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3));
+  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0,
                        absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
   EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
-  EXPECT_THAT(CreateRank(2, 3, &store),
+  EXPECT_THAT(CreateRank(2, 3),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
-  EXPECT_THAT(store.Get(kKey, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  ExpectNoRecord();
 }
 
-TEST(ControlChannel, WhatHindersRankZeroIsEverybodysError) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, WhatHindersRankZeroIsEverybodysError) {
   const absl::Status why = absl::ResourceExhaustedError("the store lets nobody in");
-  ControlOptions options = OptionsOf(0, 3, kPatient, nullptr);
+  ControlOptions options = Options(0, 3);
   options.hindrance = [&] { return why; };
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, ControlChannel::Create(options, &store, Soon()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 3, &store));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, Create(options));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 3));
   InParallel(2, [&](int rank) { EXPECT_EQ((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()).status(), why); });
 }
 
 // With its interface down rank 0 may have had nothing else.
-TEST(ControlChannel, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
-  MemoryStore store;
-  ControlOptions options = OptionsOf(0, 2, kPatient, nullptr);
+TEST_F(ControlChannelTest, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
+  ControlOptions options = Options(0, 2);
   options.why_loopback = "rank 0 found no other address: eth0 10.0.0.1: is down";
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, ControlChannel::Create(options, &store, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, Create(options));
   // As it looks from the other host, where nobody has that port.
-  control::CoordinatorRecord record = *control::DecodeCoordinatorRecord(*store.Get(kKey, Soon()));
+  control::CoordinatorRecord record = *control::DecodeCoordinatorRecord(Record());
   record.host = "elsewhere";
   record.address = *LocalAddress(Listen(LoopbackAddress())->get());
   const std::string theirs = control::EncodeCoordinatorRecord(record);
-  ASSERT_THAT(store.Set(kKey, theirs, Soon()), IsOk());
+  SetRecord(theirs);
   std::vector<absl::Status> errors(2);
   InParallel(2, [&](int rank) {
-    errors[rank] = rank == 1 ? CreateRank(1, 2, &store).status() : zero->Join(MemberOf(0), {}, Soon()).status();
+    errors[rank] = rank == 1 ? CreateRank(1, 2).status() : zero->Join(MemberOf(0), {}, Soon()).status();
   });
   const std::string what = absl::StrCat("rank 0 (host elsewhere, pid ", getpid(), ") listens on loopback (127.0.0.1:");
   for (const absl::Status& error : errors) {
@@ -351,13 +357,12 @@ TEST(ControlChannel, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
 }
 
 // Ranks whose job ids differ wait for each other in vain. Neither learns the other's.
-TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
-  MemoryStore store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
-  ControlOptions options = OptionsOf(1, 2, kPatient, nullptr);
+TEST_F(ControlChannelTest, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
+  ControlOptions options = Options(1, 2);
   options.job_id = "typo";
   const std::string pid = absl::StrCat("pid ", getpid());
-  EXPECT_THAT(ControlChannel::Create(options, &store, Deadline::AfterMs(50)),
+  EXPECT_THAT(Create(options, Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(StartsWith("rank 0 has not appeared in store memory; "),
                              HasSubstr("another job is here, that of rank 0 (host "), HasSubstr(pid))));
@@ -367,23 +372,20 @@ TEST(ControlChannel, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
                              HasSubstr("came with another job id"), Not(HasSubstr("typo")))));
 }
 
-TEST(ControlChannel, ALateRankLearnsWhyThereIsNoWorld) {
-  MemoryStore store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
-  const std::string record = *store.Get(kKey, Soon());
+TEST_F(ControlChannelTest, ALateRankLearnsWhyThereIsNoWorld) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
+  const std::string record = Record();
   EXPECT_THAT(zero->Join(MemberOf(0), {}, Deadline::Now()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
   // It had read the address before rank 0 took it back.
-  ASSERT_THAT(store.Set(kKey, record, Soon()), IsOk());
-  EXPECT_THAT(CreateRank(1, 2, &store),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
+  SetRecord(record);
+  EXPECT_THAT(CreateRank(1, 2), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
 }
 
-TEST(ControlChannel, DifferentOptionsAreNamedEverywhere) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, DifferentOptionsAreNamedEverywhere) {
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 4, &store));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 4));
     std::vector<AgreedOption> options = {{"chunk_bytes", rank == 3 ? "65536" : "262144"}, {"same", "1"}};
     if (rank == 1) options.push_back({"algorithm", "ring"});
     errors[rank] = channel->Join(MemberOf(rank), options, Soon()).status();
@@ -395,12 +397,12 @@ TEST(ControlChannel, DifferentOptionsAreNamedEverywhere) {
   }
 }
 
-TEST(ControlChannel, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
+TEST_F(ControlChannelTest, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   for (const int leaver : {0, 1}) {
-    MemoryStore store;
+    store_ = std::make_unique<MemoryStore>();
     Channel channels[2];
     for (int rank = 0; rank < 2; ++rank) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(channels[rank], CreateRank(rank, 3, &store));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(channels[rank], CreateRank(rank, 3));
     }
     channels[leaver].reset();
     EXPECT_THAT(channels[1 - leaver]->Join(MemberOf(1 - leaver), {}, Soon()),
@@ -410,51 +412,44 @@ TEST(ControlChannel, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   }
 }
 
-TEST(ControlChannel, ASecondProcessOfARankIsTurnedAway) {
-  MemoryStore store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2, &store));
+TEST_F(ControlChannelTest, ASecondProcessOfARankIsTurnedAway) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2));
   const std::string pid = absl::StrCat("pid ", getpid());
-  EXPECT_THAT(CreateRank(1, 2, &store),
+  EXPECT_THAT(CreateRank(1, 2),
               StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 1 (host "), HasSubstr(pid))));
-  EXPECT_THAT(CreateRank(0, 2, &store),
+  EXPECT_THAT(CreateRank(0, 2),
               StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 0 (host "), HasSubstr(pid))));
   // Those who were first are none the worse for it.
   InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
 }
 
-TEST(ControlChannel, AnotherWorldSizeIsEverybodysError) {
-  MemoryStore store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2, &store));
+TEST_F(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   const std::string who = absl::StrCat(", pid ", getpid(), ")");
   const auto differ = StatusIs(absl::StatusCode::kFailedPrecondition,
                                AllOf(HasSubstr("the world has 2 ranks according to rank 0 (host "),
                                      HasSubstr(who + ", 3 according to rank 1 (host ")));
-  EXPECT_THAT(CreateRank(1, 3, &store), differ);
+  EXPECT_THAT(CreateRank(1, 3), differ);
   EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()), differ);
 }
 
 // What a crashed world may have left in the store: an address where nobody listens, one where another world's coordinator is
 // now, one where somebody else listens and says nothing, and nonsense.
-TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
-  MemoryStore other_store;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel other_world, CreateRank(0, 2, &other_store));
-  control::CoordinatorRecord reused = *control::DecodeCoordinatorRecord(*other_store.Get(kKey, Soon()));
+TEST_F(ControlChannelTest, LeftOverAddressesDoNotDefeatANewWorld) {
+  const auto other_store = std::move(store_);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel other_world, ControlChannel::Create(Options(0, 2), other_store.get(), Soon()));
+  control::CoordinatorRecord reused = *control::DecodeCoordinatorRecord(*other_store->Get(kKey, Soon()));
   reused.world ^= 1;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, Listen(LoopbackAddress()));
   control::CoordinatorRecord mute = reused;
   mute.address = *LocalAddress(silent.get());
-  control::CoordinatorRecord refused = reused;
-  {
-    const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
-    refused.address = *LocalAddress(gone->get());
-  }
   for (const std::string& left_over :
-       {control::EncodeCoordinatorRecord(refused), control::EncodeCoordinatorRecord(reused),
+       {control::EncodeCoordinatorRecord(RefusedRecord()), control::EncodeCoordinatorRecord(reused),
         control::EncodeCoordinatorRecord(mute), std::string("nonsense")}) {
     SCOPED_TRACE(left_over);
-    MemoryStore store;
-    ASSERT_THAT(store.Set(kKey, left_over, Soon()), IsOk());
+    store_ = std::make_unique<MemoryStore>();
+    SetRecord(left_over);
     std::atomic<bool> rank_one_started{false};
     InParallel(2, [&](int rank) {
       // Rank 1 finds the left-over first.
@@ -462,7 +457,7 @@ TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
         while (!rank_one_started.load()) std::this_thread::yield();
       }
       rank_one_started = true;
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2, &store));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 2));
       EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
     });
   }
@@ -470,26 +465,26 @@ TEST(ControlChannel, LeftOverAddressesDoNotDefeatANewWorld) {
 
 // As an embedder's may be.
 class PoorStore final : public MemoryStore {
- public:
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view, absl::string_view, absl::string_view,
-                                            Deadline) override {
-    return absl::UnimplementedError("compare-and-set");
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
+    if (call.op == StoreOp::kCompareAndSet || call.op == StoreOp::kDelete)
+      return absl::UnimplementedError("never heard");
+    return MemoryStore::Perform(call, deadline);
   }
-  absl::Status Delete(absl::string_view, Deadline) override { return absl::UnimplementedError("delete"); }
 };
 
-TEST(ControlChannel, AStoreThatKnowsOnlySetAndGetIsEnough) {
-  PoorStore store;
-  for (int round = 0; round < 2; ++round) Form(2, &store);
+TEST_F(ControlChannelTest, AStoreThatKnowsOnlySetAndGetIsEnough) {
+  store_ = std::make_unique<PoorStore>();
+  for (int round = 0; round < 2; ++round) Form(2);
 }
 
-TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatUseIt) {
+TEST_F(ControlChannelTest, AFileDoesNotGrowWithTheWorldsThatUseIt) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/control_test_", getpid());
   struct stat status = {};
   for (int round = 0; round < 100; ++round) {
     InParallel(2, [&](int rank) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon()));
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, 2, store.get()));
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel,
+                                    ControlChannel::Create(Options(rank, 2), store.get(), Soon()));
       EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
     });
     ASSERT_EQ(stat(path.c_str(), &status), 0);
@@ -497,20 +492,14 @@ TEST(ControlChannel, AFileDoesNotGrowWithTheWorldsThatUseIt) {
   }
 }
 
-TEST(ControlChannel, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
-  MemoryStore store;
-  control::CoordinatorRecord refused;
-  {
-    const absl::StatusOr<UniqueFd> gone = Listen(LoopbackAddress());
-    refused.address = *LocalAddress(gone->get());
-  }
-  ASSERT_THAT(store.Set(kKey, control::EncodeCoordinatorRecord(refused), Soon()), IsOk());
-  EXPECT_THAT(CreateRank(1, 2, &store, Deadline::AfterMs(50)),
+TEST_F(ControlChannelTest, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
+  SetRecord(control::EncodeCoordinatorRecord(RefusedRecord()));
+  EXPECT_THAT(CreateRank(1, 2, Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 0 has not appeared in store memory"), HasSubstr("Connection refused"))));
 }
 
-TEST(ControlChannel, AReportReachesAllRanksOnceAndTheFirstWins) {
+TEST_F(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
   World world(4);
   const absl::Status first = absl::InternalError("allreduce #3: out of memory");
   world[2].Report(7, first);
@@ -525,14 +514,14 @@ TEST(ControlChannel, AReportReachesAllRanksOnceAndTheFirstWins) {
   }
 }
 
-TEST(ControlChannel, AnOkReportIsNone) {
+TEST_F(ControlChannelTest, AnOkReportIsNone) {
   World world(1);
   world[0].Report(7, absl::OkStatus());
   EXPECT_THAT(world[0].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
 }
 
-TEST(ControlChannel, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
+TEST_F(ControlChannelTest, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
   World world(2);
   world[1].Report(7, absl::InternalError("seven"));
   world.ExpectFailureEverywhere(7, absl::InternalError("seven"));
@@ -544,7 +533,7 @@ TEST(ControlChannel, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
   EXPECT_THAT(world.log(1).Await(3, Deadline::AfterMs(50)), SizeIs(2));
 }
 
-TEST(ControlChannel, AReportAgainstARankThatLeftSaysSo) {
+TEST_F(ControlChannelTest, AReportAgainstARankThatLeftSaysSo) {
   World world(3);
   world[2].Leave();
   world[1].Report(7, absl::UnavailableError("recv from rank 2: closed"), Rank(2));
@@ -555,7 +544,7 @@ TEST(ControlChannel, AReportAgainstARankThatLeftSaysSo) {
   EXPECT_THAT(world.log(2).Await(1, Deadline::Now()), IsEmpty());  // no callback after Leave
 }
 
-TEST(ControlChannel, ALateOperationNamesTheRankBehind) {
+TEST_F(ControlChannelTest, ALateOperationNamesTheRankBehind) {
   World world(3);
   world.SetProgress(0, 7, 17, 16);
   world.SetProgress(1, 7, 17, 16);
@@ -568,7 +557,7 @@ TEST(ControlChannel, ALateOperationNamesTheRankBehind) {
                         2));
 }
 
-TEST(ControlChannel, LeavingIsNoFailureForTheOthers) {
+TEST_F(ControlChannelTest, LeavingIsNoFailureForTheOthers) {
   World world(3);
   world[1].Leave();
   world[1].Leave();
@@ -580,7 +569,7 @@ TEST(ControlChannel, LeavingIsNoFailureForTheOthers) {
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
 }
 
-TEST(ControlChannel, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
+TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
   World world(2);
   world[0].Leave();
   // Ends when the disconnect arrives, long before the deadline.
@@ -593,7 +582,7 @@ TEST(ControlChannel, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
 }
 
 // Nobody is left to announce it to the others; this rank at least need not wait for that.
-TEST(ControlChannel, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
+TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
   World world(3);
   world[0].Leave();
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
@@ -615,7 +604,7 @@ TEST(ControlChannel, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
   EXPECT_THAT(world.log(2).Await(1, Deadline::AfterMs(20)), IsEmpty());
 }
 
-TEST(ControlChannel, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
+TEST_F(ControlChannelTest, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
   World world(2);
   const absl::Status broken = absl::UnavailableError("recv from rank 0: closed");
   world[1].Report(7, broken, Rank(0));
@@ -626,7 +615,7 @@ TEST(ControlChannel, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
 }
 
-TEST(ControlChannel, WhatRankZeroReportsAsItLeavesIsAnnounced) {
+TEST_F(ControlChannelTest, WhatRankZeroReportsAsItLeavesIsAnnounced) {
   for (int i = 0; i < 20; ++i) {
     World world(2);
     world[0].Report(7, absl::AbortedError("rank 0 destroyed it"));
@@ -636,7 +625,7 @@ TEST(ControlChannel, WhatRankZeroReportsAsItLeavesIsAnnounced) {
   }
 }
 
-TEST(ControlChannel, MessagesComeInRankOrderOnceThereAreEnough) {
+TEST_F(ControlChannelTest, MessagesComeInRankOrderOnceThereAreEnough) {
   World world(3);
   world[2].PostMessage(7, 100, "gradient 5 missing");
   InParallel(3, [&](int rank) {
@@ -650,7 +639,7 @@ TEST(ControlChannel, MessagesComeInRankOrderOnceThereAreEnough) {
   EXPECT_THAT(world[0].AwaitMessages(7, 100, 0, Soon()), IsOkAndHolds(SizeIs(2)));
 }
 
-TEST(ControlChannel, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
+TEST_F(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
   World world(2);
   world[0].PostMessage(7, 100, "x");
   EXPECT_THAT(
@@ -660,16 +649,15 @@ TEST(ControlChannel, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
   EXPECT_THAT(world[1].AwaitMessages(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
 }
 
-TEST(ControlChannel, AHandlerMayCallTheChannel) {
-  MemoryStore store;
+TEST_F(ControlChannelTest, AHandlerMayCallTheChannel) {
   std::atomic<ControlChannel*> channel{nullptr};
   FailureLog log;
-  ControlOptions options = OptionsOf(0, 1, kPatient, nullptr);
+  ControlOptions options = Options(0, 1);
   options.on_failure = [&](const Failure& failure) {
     if (failure.channel == 7) channel.load()->Report(8, absl::InternalError("from the handler"));
     log.Add(failure);
   };
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel created, ControlChannel::Create(options, &store, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel created, Create(options));
   channel = created.get();
   ASSERT_THAT(created->Join(MemberOf(0), {}, Soon()), IsOk());
   created->Report(7, absl::InternalError("x"));
@@ -678,7 +666,7 @@ TEST(ControlChannel, AHandlerMayCallTheChannel) {
   EXPECT_EQ(failures[1].status.message(), "from the handler");
 }
 
-TEST(ControlChannel, AForkedChildCannotDisturbIt) {
+TEST_F(ControlChannelTest, AForkedChildCannotDisturbIt) {
   World world(2);
   EXPECT_EQ(
       RunInForkedChild(

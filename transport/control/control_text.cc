@@ -64,10 +64,6 @@ std::string RankList(absl::Span<const int> ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranges, ", "));
 }
 
-std::string MissingText(absl::Span<const int> ranks, int size) {
-  return absl::StrCat(RankList(ranks), " of ", size, ranks.size() == 1 ? " has" : " have", " not joined");
-}
-
 std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank) {
   // For each option the ranks that have each value. Ordered maps, so that the text is the same from run to run.
   std::map<std::string, std::map<std::string, std::vector<int>>> seen;
@@ -196,11 +192,6 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
     sentences.push_back(absl::StrCat(RankList(done), done.size() == 1 ? " has" : " have", " completed it"));
   }
   return {absl::StrCat(operation, " did not finish in time: ", absl::StrJoin(sentences, "; ")), first};
-}
-
-std::string DurationText(std::chrono::milliseconds duration) {
-  const int64_t ms = duration.count();
-  return ms % 1000 == 0 ? absl::StrCat(ms / 1000, " s") : absl::StrCat(ms, " ms");
 }
 
 }  // namespace control

@@ -3,7 +3,6 @@
 #ifndef TRANSPORT_CONTROL_CONTROL_TEXT_H_
 #define TRANSPORT_CONTROL_CONTROL_TEXT_H_
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,9 +17,6 @@ namespace control {
 
 // "rank 3", "ranks 2, 5-7".
 std::string RankList(absl::Span<const int> ranks);
-
-// "ranks 2, 5-7 of 8 have not joined", "rank 2 of 8 has not joined".
-std::string MissingText(absl::Span<const int> ranks, int size);
 
 // "chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3; algorithm: ring on rank 0, not set on ranks 1-3". Empty when all
 // ranks have the same options; their order does not matter.
@@ -56,9 +52,6 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
 std::string MismatchText(absl::Span<const std::string> called);
 // The only rank that called something else than all others. None in a world of two.
 absl::optional<int> OddOne(absl::Span<const std::string> called);
-
-// "300 ms", "30 s".
-std::string DurationText(std::chrono::milliseconds duration);
 
 }  // namespace control
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "transport/control/control_text.h"
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -21,11 +20,6 @@ TEST(RankList, CompressesRanges) {
   EXPECT_EQ(RankList({0, 1}), "ranks 0-1");
   EXPECT_EQ(RankList({2, 5, 6, 7}), "ranks 2, 5-7");
   EXPECT_EQ(RankList({0, 2, 4}), "ranks 0, 2, 4");
-}
-
-TEST(MissingText, AgreesInNumber) {
-  EXPECT_EQ(MissingText({2, 5, 6, 7}, 8), "ranks 2, 5-7 of 8 have not joined");
-  EXPECT_EQ(MissingText({2}, 8), "rank 2 of 8 has not joined");
 }
 
 std::string Differences(const std::vector<std::vector<AgreedOption>>& options) {
@@ -125,11 +119,6 @@ TEST(OddOne, IsTheRankThatDiffersFromAllOthers) {
   EXPECT_EQ(OddOne({"b", "a"}), absl::nullopt);
   EXPECT_EQ(OddOne({"b", "a", "c"}), absl::nullopt);
   EXPECT_EQ(OddOne({"b", "a", "b", "a"}), absl::nullopt);
-}
-
-TEST(DurationText, UsesWholeSecondsWhereItCan) {
-  EXPECT_EQ(DurationText(std::chrono::milliseconds(300)), "300 ms");
-  EXPECT_EQ(DurationText(std::chrono::milliseconds(30000)), "30 s");
 }
 
 TEST(UnreachableText, NamesWhoTellsAnotherHostOfLoopback) {

@@ -15,7 +15,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "transport/control/control_messages.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
@@ -184,21 +183,6 @@ TEST_F(WorldTest, WhatARankReportsWhileTheWorldGathersFailsForAll) {
   EXPECT_EQ(TheJoinFailure(), absl::ResourceExhaustedError("rank 2: no descriptor is left"));
   world_->Fail(absl::InternalError("later"));
   EXPECT_THAT(Broadcasts<JoinFailed>(), SizeIs(1));
-}
-
-TEST_F(WorldTest, WhoeverGivesUpEndsTheWaitForAll) {
-  Make(4);
-  Connect(0);
-  Connect(2);
-  JoinAs(0);
-  Tell(0, GiveUp{});
-  EXPECT_THAT(TheJoinFailure(), StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                         "the world did not form in time: ranks 1-3 of 4 have not joined"));
-  // Those who come later learn the same.
-  const absl::optional<Reject> late = world_->Connect(HelloOf(1, 4));
-  ASSERT_TRUE(late.has_value());
-  EXPECT_EQ(late->reason, RejectReason::kSetupFailed);
-  EXPECT_EQ(late->status, TheJoinFailure());
 }
 
 TEST_F(WorldTest, DeathIsAnnouncedOnceForAllChannels) {
@@ -504,7 +488,6 @@ TEST_F(WorldTest, AnswersToWhatNobodyAskedAreIgnored) {
 TEST(MessageBoard, KeepsTheNewest64Topics) {
   MessageBoard board;
   for (uint64_t topic = 0; topic < 65; ++topic) board.Post(0, {1, topic, "x"});
-  EXPECT_EQ(board.topic_count(), 64u);
   EXPECT_FALSE(board.Await(0, {1, 1, 0, 1}).has_value());
   EXPECT_TRUE(board.Await(0, {2, 1, 1, 1}).has_value());
   EXPECT_TRUE(board.Await(0, {3, 1, 64, 1}).has_value());
@@ -513,14 +496,12 @@ TEST(MessageBoard, KeepsTheNewest64Topics) {
 TEST(MessageBoard, ForgetsWaitsThatAreOver) {
   MessageBoard board;
   for (uint64_t request = 0; request < 100; ++request) board.Await(1, {request, 1, 1, 1});
-  EXPECT_EQ(board.wait_count(), 64u);
   board.Drop(1, 3);
-  EXPECT_EQ(board.wait_count(), 63u);
-  EXPECT_THAT(board.Post(0, {1, 1, "x"}), SizeIs(63));
-  EXPECT_EQ(board.wait_count(), 0u);
+  EXPECT_THAT(board.Post(0, {1, 1, "x"}), SizeIs(63)) << "of 64, which is as many as it keeps";
+  EXPECT_THAT(board.Post(0, {1, 1, "x"}), IsEmpty());
   board.Await(1, {1, 1, 2, 1});
   board.Forget(1);
-  EXPECT_EQ(board.wait_count(), 0u);
+  EXPECT_THAT(board.Post(0, {1, 2, "x"}), IsEmpty());
 }
 
 TEST(MessageBoard, ATopicIsBounded) {

@@ -7,10 +7,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -41,14 +39,6 @@ AddressBytes BytesOf(const sockaddr* address) {
     bytes.bits = 128;
   }
   return bytes;
-}
-
-int PrefixLength(const sockaddr* netmask) {
-  if (netmask == nullptr) return 0;
-  const AddressBytes mask = BytesOf(netmask);
-  int length = 0;
-  while (length < mask.bits && (mask.data[length / 8] & (0x80 >> length % 8)) != 0) ++length;
-  return length;
 }
 
 bool LinkLocal(const SocketAddress& address) {
@@ -204,7 +194,6 @@ absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses() {
             .WithPort(0);
     // Running as well: a bridge without members or a card without a cable is "up" and leads nowhere.
     address.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
-    address.prefix_length = PrefixLength(entry->ifa_netmask);
     result.push_back(std::move(address));
   }
   return result;

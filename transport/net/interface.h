@@ -16,7 +16,6 @@ struct InterfaceAddress {
   std::string name;  // "eth0"
   SocketAddress address;
   bool up = false;
-  int prefix_length = 0;
 };
 
 // The machine's addresses, as getifaddrs tells them.

@@ -2,27 +2,27 @@
 
 #include <arpa/inet.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
+#include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/clipped.h"
+#include "base/mutex.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 namespace lockstep {
 namespace {
-
-// Between two attempts at an address that refuses: short at first, since the listener is usually about to start.
-constexpr std::chrono::milliseconds kRetryPauseMin(2);
-constexpr std::chrono::milliseconds kRetryPauseMax(50);
 
 const sockaddr_in& V4(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in&>(storage); }
 const sockaddr_in6& V6(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in6&>(storage); }
@@ -90,12 +90,11 @@ int Outcome(int socket) {
   return local.ok() && *local == *peer ? ECONNREFUSED : 0;
 }
 
-bool Refused(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == ECONNABORTED; }
-
-// " from 10.0.0.3:51230" when the system has chosen a local address already.
-std::string FromLocal(int socket) {
+// "connect to 10.0.0.7:4411 from 10.0.0.3:51230", or without the local address if the system has not chosen one yet.
+std::string ConnectText(int socket, const SocketAddress& address) {
   const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
-  return local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "";
+  return absl::StrCat("connect to ", address.ToString(),
+                      local.ok() && !local->wildcard() ? absl::StrCat(" from ", local->ToString()) : "");
 }
 
 // Calls move(done), which returns as send() and recv() do, until all bytes have moved.
@@ -251,6 +250,11 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   return result;
 }
 
+std::string HostPortText(const HostPort& server) {
+  const bool v6 = server.host.find(':') != std::string::npos;
+  return absl::StrCat(v6 ? "[" : "", server.host, v6 ? "]:" : ":", server.port);
+}
+
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
   // A port asked for by number may have connections of an earlier run in TIME_WAIT. With a port that the system
@@ -308,35 +312,14 @@ absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer) {
   }
 }
 
-absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused) {
-  std::chrono::milliseconds pause = kRetryPauseMin;
-  for (int attempts = 1;; ++attempts) {
-    LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
-    LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
-    bool in_time = true;
-    int error = Begin(socket.get(), address);
-    if (error == 0) {
-      LOCKSTEP_ASSIGN_OR_RETURN(in_time, PollUntil(socket.get(), POLLOUT, deadline));
-      if (in_time) error = Outcome(socket.get());
-    }
-    if (in_time && error == 0) return socket;
-
-    const auto attempt = [&] {
-      return absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get()), " (", attempts,
-                          attempts == 1 ? " attempt)" : " attempts)");
-    };
-    if (!in_time) return absl::DeadlineExceededError(absl::StrCat(attempt(), ": no answer by the deadline"));
-    if (!retry_refused || !Refused(error)) return ErrnoStatus(error, attempt());
-    // The last refusal is what the user needs to know: nobody listens there.
-    const auto resume = Deadline::Clock::now() + pause;
-    if (resume >= deadline.time()) {
-      const absl::Status refused = ErrnoStatus(error, attempt());
-      return absl::DeadlineExceededError(absl::StrCat(refused.message(), " until the deadline"));
-    }
-    socket.reset();
-    std::this_thread::sleep_until(resume);
-    pause = std::min(pause * 2, kRetryPauseMax);
+absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, StartConnect(address));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool in_time, PollUntil(socket.get(), POLLOUT, deadline));
+  if (!in_time) {
+    return absl::DeadlineExceededError(absl::StrCat(ConnectText(socket.get(), address), ": no answer by the deadline"));
   }
+  LOCKSTEP_RETURN_IF_ERROR(FinishConnect(socket.get(), address));
+  return socket;
 }
 
 absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refused) {
@@ -345,7 +328,7 @@ absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refuse
   LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   if (const int error = Begin(socket.get(), address); error != 0) {
     if (refused != nullptr) *refused = error == ECONNREFUSED;
-    return ErrnoStatus(error, absl::StrCat("connect to ", address.ToString(), FromLocal(socket.get())));
+    return ErrnoStatus(error, ConnectText(socket.get(), address));
   }
   return socket;
 }
@@ -354,7 +337,7 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
   const int error = Outcome(socket);
   if (refused != nullptr) *refused = error == ECONNREFUSED;
   if (error == 0) return absl::OkStatus();
-  const std::string attempt = absl::StrCat("connect to ", address.ToString(), FromLocal(socket));
+  const std::string attempt = ConnectText(socket, address);
   if (error == EINPROGRESS) {
     return absl::FailedPreconditionError(absl::StrCat(attempt, ": the connection is still being made"));
   }
@@ -371,6 +354,93 @@ absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline)
   return MoveAll(socket, "receive ", " bytes from ", POLLIN, bytes, deadline, [&](size_t done) {
     return recv(socket, static_cast<char*>(data) + done, bytes - done, MSG_DONTWAIT);
   });
+}
+
+namespace {
+
+using Addresses = std::vector<SocketAddress>;
+
+absl::Status ResolverError(absl::string_view host, int error, int system_error) {
+  const std::string attempt = absl::StrCat("resolve host '", Clipped(host), "'");
+  const std::string message = absl::StrCat(attempt, ": ", gai_strerror(error));
+  switch (error) {
+    case EAI_NONAME:
+#ifdef EAI_NODATA
+    case EAI_NODATA:
+    case EAI_ADDRFAMILY:
+#endif
+      return absl::NotFoundError(message);
+    case EAI_AGAIN:
+      return absl::UnavailableError(message);
+    case EAI_MEMORY:
+      return absl::ResourceExhaustedError(message);
+    case EAI_SYSTEM:
+      return ErrnoStatus(system_error, attempt);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+// Empty when the host is a name and only numbers were asked for.
+absl::StatusOr<absl::optional<Addresses>> LookUp(const std::string& host, uint16_t port, bool numeric_only) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (numeric_only ? AI_NUMERICHOST : 0);
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error == EAI_NONAME && numeric_only) return absl::optional<Addresses>();
+  if (error != 0) return ResolverError(host, error, errno);
+  Addresses addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;
+    const SocketAddress address = SocketAddress::From(entry->ai_addr, entry->ai_addrlen);
+    // /etc/hosts may name the same address twice ("localhost" in both its lines).
+    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
+  }
+  freeaddrinfo(found);
+  if (addresses.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("resolve host '", Clipped(host), "': it has neither an IPv4 nor an IPv6 address"));
+  }
+  return absl::make_optional(std::move(addresses));
+}
+
+// Owned by the thread and by who waits for it, of which either may be gone first.
+struct Answer {
+  Mutex mu;
+  CondVar arrived;
+  absl::optional<absl::StatusOr<absl::optional<Addresses>>> result ABSL_GUARDED_BY(mu);
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port, Deadline deadline) {
+  const std::string name(host);
+  LOCKSTEP_ASSIGN_OR_RETURN(absl::optional<Addresses> numeric, LookUp(name, port, /*numeric_only=*/true));
+  if (numeric.has_value()) return *std::move(numeric);
+
+  const auto late = [&] {
+    return absl::DeadlineExceededError(
+        absl::StrCat("resolve host '", Clipped(host), "': the resolver has not answered"));
+  };
+  if (deadline.passed()) return late();
+  const auto answer = std::make_shared<Answer>();
+  Thread thread;
+  LOCKSTEP_RETURN_IF_ERROR(thread.Start("lockstep-dns", [answer, name, port] {
+    auto result = LookUp(name, port, /*numeric_only=*/false);
+    MutexLock lock(&answer->mu);
+    answer->result = std::move(result);
+    answer->arrived.SignalAll();
+  }));
+  // Whatever becomes of it, it touches nothing but its own copies.
+  thread.Detach();
+  MutexLock lock(&answer->mu);
+  while (!answer->result.has_value()) {
+    if (!answer->arrived.WaitUntil(&answer->mu, deadline) && !answer->result.has_value()) return late();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(absl::optional<Addresses> found, *std::move(answer->result));
+  return *std::move(found);
 }
 
 }  // namespace lockstep

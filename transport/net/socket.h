@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,6 +55,8 @@ struct HostPort {
   uint16_t port = 0;
 };
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+// The inverse: with the brackets that an IPv6 address needs.
+std::string HostPortText(const HostPort& server);
 
 // A listening socket; port 0 lets the system choose. ALREADY_EXISTS when the port is taken.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
@@ -63,9 +66,8 @@ absl::StatusOr<SocketAddress> PeerAddress(int socket);
 // One accepted connection; an invalid descriptor when none is waiting.
 absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer);
 
-// Connects; retries refused connections every few milliseconds until the deadline when `retry_refused` (the listener may
-// still be starting). Messages name the address, the local address if known, the errno text and the number of attempts.
-absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool retry_refused);
+// Connects. Messages name the address, the local address if known, and the errno text.
+absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, Deadline deadline);
 
 // Starts a connection and returns at once, for use with poll or epoll; FinishConnect tells how it ended. On an error
 // `refused`, unless null, says whether it is because nobody listens there.
@@ -75,6 +77,13 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
 // Exactly `bytes`, or an error: UNAVAILABLE on end of file or reset, DEADLINE_EXCEEDED. For set-up traffic only.
 absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline);
 absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline);
+
+// All addresses of a host name or numeric address, each once. NOT_FOUND, with getaddrinfo's words, for an unknown host;
+// UNAVAILABLE when the resolver says to try again; DEADLINE_EXCEEDED when it has not answered.
+//
+// A name is looked up on a thread of its own ("lockstep-dns"), since getaddrinfo cannot be interrupted: past the deadline the
+// thread is left to itself and ends when the resolver gives up. A numeric address starts none.
+absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port, Deadline deadline);
 
 }  // namespace lockstep
 

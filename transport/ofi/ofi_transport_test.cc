@@ -280,7 +280,7 @@ TEST_F(OfiTransportTest, GarbageOnTheProvidersPortStopsNobody) {
       SocketAddress::From(reinterpret_cast<const sockaddr*>(name.data()), static_cast<socklen_t>(name.size()));
   std::vector<UniqueFd> open;
   for (int i = 0; i < 20; ++i) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd socket, Connect(port, TestDeadline(), /*retry_refused=*/false));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd socket, Connect(port, TestDeadline()));
     const std::vector<unsigned char> noise = TestPayload(i * 50, i);
     (void)!send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (i % 2 == 0) open.push_back(std::move(socket));

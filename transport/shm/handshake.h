@@ -24,7 +24,6 @@
 #include "base/rank.h"
 #include "transport/posting.h"
 #include "transport/shm/mailbox.h"
-#include "transport/transport.h"
 
 namespace lockstep {
 

@@ -34,7 +34,6 @@
 #include "base/rank.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/handshake.h"
-#include "transport/shm/unix_socket.h"
 
 namespace lockstep {
 

@@ -9,7 +9,6 @@
 
 #include "base/deadline.h"
 #include "base/thread.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
 

@@ -3,11 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "base/types/dtype.h"
+#include "transport/shm/shared_memory.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +22,11 @@ constexpr int kProgressPerPoll = 64;
 constexpr int64_t kIterationBytes = int64_t{64} << 10;
 constexpr int kIterationsMax = 16;
 
+// What a message costs beside its bytes, in bytes that could have been copied meanwhile.
+constexpr int64_t kMessageCharge = 1024;
+
+absl::Status ClosedByPeer() { return absl::UnavailableError("connection closed by peer"); }
+
 // What is forbidden here, or unknown to this kernel, is as good as not there.
 absl::Status Unusable(const absl::Status& status) {
   if (status.ok() || absl::IsResourceExhausted(status)) return status;
@@ -25,6 +34,215 @@ absl::Status Unusable(const absl::Status& status) {
 }
 
 }  // namespace
+
+// ShmLink: the messages of one channel from one rank to one other, through a mailbox. What transport/link/link.h is to byte
+// streams, with the difference that a receive is reduced straight out of the mailbox.
+//
+//   state     mailbox  Advance does
+//   waiting   none     nothing: operations queue up
+//   open      one      moves pieces, completes operations
+//   broken    none     completes every operation with the reason
+//
+// A broken link stays broken, and its memory is never used again: a peer that was stopped meanwhile may still write
+// into it when it wakes up.
+//
+// If it is destroyed unbroken, the peer finds out from the connection between the two.
+//
+// Externally synchronised, as the transport that owns it. Completions run inside Advance only.
+class ShmLink {
+ public:
+  // Borrows the transport (for the peer's description in errors), the counters and the peer's bell.
+  ShmLink(const Transport* transport, ShmDirection direction, Rank peer, ChannelId channel, PeerCounters* counters,
+          PeerDoorbell* bell)
+      : transport_(transport),
+        direction_(direction),
+        peer_(peer),
+        channel_(channel),
+        counters_(counters),
+        bell_(bell) {}
+
+  ShmDirection direction() const { return direction_; }
+  Rank peer() const { return peer_; }
+  ChannelId channel() const { return channel_; }
+
+  bool waiting() const { return !open() && status_.ok(); }
+  bool open() const { return memory_.data() != nullptr; }
+  bool broken() const { return !status_.ok(); }
+  bool pending() const { return !queue_.empty(); }
+  size_t memory_bytes() const { return memory_.bytes(); }
+
+  // From waiting to open.
+  void Open(SharedMemory memory, const MailboxGeometry& geometry, size_t piece_bytes_max) {
+    LOCKSTEP_CHECK(waiting()) << Describe();
+    memory_ = std::move(memory);
+    if (direction_ == ShmDirection::kSend) {
+      writer_.emplace(memory_.data(), geometry, piece_bytes_max);
+    } else {
+      reader_.emplace(memory_.data(), geometry);
+    }
+  }
+
+  // To broken; the first reason counts. The peer sees its end of the mailbox close. Operations complete with the
+  // reason, as it stands, in Advance.
+  void Break(const absl::Status& status) {
+    LOCKSTEP_CHECK(!status.ok()) << Describe();
+    if (broken()) return;
+    if (open()) {
+      if (writer_.has_value()) writer_->Close();
+      if (reader_.has_value()) reader_->Close();
+      bell_->RingIfArmed();
+    }
+    Forget(status);
+  }
+
+  // The same with "recv from rank 5 over shm pid 71: " before the cause.
+  void BreakBecause(const absl::Status& cause) { Break(Annotate(cause, Describe())); }
+
+  // The same in a forked child, which does not have the memory.
+  void Forget(const absl::Status& status) {
+    if (broken()) return;
+    status_ = status;
+    writer_.reset();
+    reader_.reset();
+    memory_ = SharedMemory();
+  }
+
+  // The peer is gone: what lies in the mailbox is the last.
+  void MarkEnding() {
+    ending_ = true;
+    // What a send put is the receiver's matter; nobody takes the rest.
+    if (direction_ == ShmDirection::kSend || waiting()) BreakBecause(ClosedByPeer());
+  }
+
+  void Post(Operation* operation) { queue_.Push(operation); }
+
+  // Kept here for ShmTransport: whether it is in its list.
+  bool active = false;
+
+  // Moves what can be moved until the budget (bytes, and a fixed charge for each message) is used up. True when bytes
+  // moved or operations completed.
+  bool Advance(int64_t* budget) {
+    if (!pending()) return false;
+    return AdvancePending(budget);
+  }
+
+ private:
+  bool AdvancePending(int64_t* budget) {
+    bool moved = false;
+    if (open()) moved = direction_ == ShmDirection::kSend ? AdvanceSend(budget) : AdvanceReceive(budget);
+    if (broken() && pending()) {
+      *budget -= kMessageCharge;
+      queue_.CompleteAll(status_);
+      moved = true;
+    }
+    return moved;
+  }
+
+  bool AdvanceSend(int64_t* budget) {
+    bool moved = false;
+    // A completion may break the link, so it is looked at anew for each piece.
+    while (open() && pending() && *budget > 0) {
+      Operation::Internal& message = queue_.front()->internal;
+      if (writer_->reader_closed()) {
+        BreakBecause(ClosedByPeer());
+        break;
+      }
+      const size_t done_before = message.done_bytes;
+      const MailboxResult result = writer_->Put(message.envelope, message.source, message.bytes, &message.done_bytes);
+      if (result == MailboxResult::kBlocked) break;
+      if (result == MailboxResult::kCorrupt) {
+        BreakBecause(absl::DataLossError(absl::StrCat("the mailbox of channel ", channel_, " is corrupt")));
+        break;
+      }
+      bell_->RingIfArmed();
+      moved = true;
+      *budget -= static_cast<int64_t>(message.done_bytes - done_before) + kMessageCharge;
+      counters_->sent_bytes += message.done_bytes - done_before;
+      if (message.done_bytes == message.bytes) {
+        ++counters_->sent_messages;
+        Complete();
+      }
+    }
+    return moved;
+  }
+
+  bool AdvanceReceive(int64_t* budget) {
+    bool moved = false;
+    while (open() && pending() && *budget > 0) {
+      Operation* const operation = queue_.front();
+      Operation::Internal& message = operation->internal;
+      const size_t left = message.bytes - message.done_bytes;
+      MailboxReader::Piece piece;
+      MailboxResult result = reader_->Peek(message.done_bytes == 0 ? 0 : left, &piece);
+      if (result == MailboxResult::kBlocked) {
+        if (!ending_ && !reader_->writer_closed()) break;
+        // What was put before the end may have come after the first look.
+        result = reader_->Peek(message.done_bytes == 0 ? 0 : left, &piece);
+        if (result == MailboxResult::kBlocked) {
+          BreakBecause(ClosedByPeer());
+          break;
+        }
+      }
+      if (result == MailboxResult::kCorrupt) {
+        BreakBecause(absl::DataLossError(absl::StrCat("the mailbox of channel ", channel_, " is corrupt")));
+        break;
+      }
+      moved = true;
+      if (piece.envelope != nullptr && !Accept(operation, piece)) break;
+
+      const Sink& sink = message.sink;
+      unsigned char* const target = static_cast<unsigned char*>(sink.target) + message.done_bytes;
+      if (sink.reduction != nullptr) {
+        // Pieces hold whole elements: transport/shm/mailbox.h.
+        const unsigned char* const operand = static_cast<const unsigned char*>(sink.operand) + message.done_bytes;
+        sink.reduction->combine(target, operand, piece.data, piece.bytes / SizeOf(sink.reduction->dtype));
+      } else if (piece.bytes > 0) {
+        std::memcpy(target, piece.data, piece.bytes);
+      }
+      if (reader_->Pop(piece)) bell_->RingIfArmed();
+      message.done_bytes += piece.bytes;
+      *budget -= static_cast<int64_t>(piece.bytes) + kMessageCharge;
+      counters_->received_bytes += piece.bytes;
+      if (message.done_bytes == message.bytes) {
+        ++counters_->received_messages;
+        Complete();
+      }
+    }
+    return moved;
+  }
+
+  // Whether a message's first piece is what the operation expects; breaks the link when not.
+  bool Accept(Operation* operation, const MailboxReader::Piece& piece) {
+    const Operation::Internal& expected = operation->internal;
+    const bool same_envelope = std::memcmp(piece.envelope, expected.envelope.data(), expected.envelope.size()) == 0;
+    if (piece.message_bytes == expected.bytes && same_envelope) return true;
+    std::copy(piece.envelope, piece.envelope + operation->arrived.size(), operation->arrived.begin());
+    operation->arrived_bytes = piece.message_bytes;
+    BreakBecause(Mismatch(*operation));
+    return false;
+  }
+
+  void Complete() {
+    Operation* const operation = queue_.Pop();
+    operation->complete(operation, absl::OkStatus());
+  }
+
+  std::string Describe() const { return DescribeWay(direction_ == ShmDirection::kSend, *transport_, peer_); }
+
+  const Transport* const transport_;
+  const ShmDirection direction_;
+  const Rank peer_;
+  const ChannelId channel_;
+  PeerCounters* const counters_;
+  PeerDoorbell* const bell_;
+
+  SharedMemory memory_;
+  absl::optional<MailboxWriter> writer_;  // while open, of a link that sends
+  absl::optional<MailboxReader> reader_;  // while open, of a link that receives
+  absl::Status status_;                   // why it is broken
+  bool ending_ = false;
+  OperationQueue queue_;
+};
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportOptions options) {
   const auto invalid = [](auto... what) {
@@ -83,13 +301,13 @@ void ShmTransport::ForEachLink(Visit visit) {
   }
 }
 
-ShmLink* ShmTransport::Get(ShmLink::Direction direction, Rank peer, ChannelId channel) {
+ShmLink* ShmTransport::Get(ShmDirection direction, Rank peer, ChannelId channel) {
   ShmLink*& last_used = peers_[peer.value()].last_used[static_cast<int>(direction)];
   if (last_used == nullptr || last_used->channel() != channel) last_used = Make(direction, peer, channel);
   return last_used;
 }
 
-ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId channel) {
+ShmLink* ShmTransport::Make(ShmDirection direction, Rank peer, ChannelId channel) {
   PeerState& state = peers_[peer.value()];
   std::unique_ptr<ShmLink>& link = state.links[static_cast<int>(direction)][channel];
   if (link != nullptr) return link.get();
@@ -103,7 +321,7 @@ ShmLink* ShmTransport::Make(ShmLink::Direction direction, Rank peer, ChannelId c
     link->BreakBecause(local_peers_->status(peer));
   } else if (state.closed.count(channel) > 0) {
     link->MarkEnding();
-  } else if (direction == ShmLink::Direction::kSend) {
+  } else if (direction == ShmDirection::kSend) {
     ShmLink* const made = link.get();
     OpenMailbox(made);
     return made;
@@ -144,7 +362,7 @@ void ShmTransport::Send(Rank target, ChannelId channel, const Envelope& envelope
   if (const absl::Status status = CheckPeer(target); !status.ok()) return operation->complete(operation, status);
   Forked();
   FillSend(operation, target, channel, envelope, data, bytes);
-  Post(Get(ShmLink::Direction::kSend, target, channel), operation);
+  Post(Get(ShmDirection::kSend, target, channel), operation);
 }
 
 void ShmTransport::Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
@@ -154,13 +372,13 @@ void ShmTransport::Receive(Rank source, ChannelId channel, const Envelope& expec
   if (!status.ok()) return operation->complete(operation, status);
   Forked();
   FillReceive(operation, source, channel, expected, sink);
-  Post(Get(ShmLink::Direction::kReceive, source, channel), operation);
+  Post(Get(ShmDirection::kReceive, source, channel), operation);
 }
 
 void ShmTransport::Post(ShmLink* link, Operation* operation) {
   link->Post(operation);
-  if (!link->active_) active_.push_back(link);
-  link->active_ = true;
+  if (!link->active) active_.push_back(link);
+  link->active = true;
   if (running_) {
     untried_ = true;  // the call that is under way goes on with it
     return;
@@ -210,7 +428,7 @@ bool ShmTransport::Run() {
       if (link->pending()) {
         ++i;
       } else {
-        link->active_ = false;
+        link->active = false;
         active_[i] = active_.back();
         active_.pop_back();
       }
@@ -291,7 +509,7 @@ void ShmTransport::ReleaseLinks(ChannelId channel) {
   for (PeerState& peer : peers_) {
     for (int direction : {0, 1}) {
       const auto found = peer.links[direction].find(channel);
-      if (found == peer.links[direction].end() || found->second->active_) continue;
+      if (found == peer.links[direction].end() || found->second->active) continue;
       if (peer.last_used[direction] == found->second.get()) peer.last_used[direction] = nullptr;
       peer.links[direction].erase(found);
       --links_count_;
@@ -316,7 +534,7 @@ absl::Status ShmTransport::Close(Deadline deadline) {
 bool ShmTransport::sends_pending() const {
   // A mailbox that was filled but not handed over yet is under way too.
   return !local_peers_->notices_sent() || std::any_of(active_.begin(), active_.end(), [](const ShmLink* link) {
-    return link->direction() == ShmLink::Direction::kSend && link->pending();
+    return link->direction() == ShmDirection::kSend && link->pending();
   });
 }
 
@@ -328,7 +546,6 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
       arena.mapped = notice.bytes != 0;
     } else {
       arena.offered = true;
-      arena.bytes = notice.bytes;
       arena.memory = std::move(memory);
     }
     return;
@@ -346,7 +563,7 @@ void ShmTransport::OnNotice(Rank rank, const ShmNotice& notice, UniqueFd memory)
     }
     return;
   }
-  ShmLink* const receives = Get(ShmLink::Direction::kReceive, rank, notice.channel);
+  ShmLink* const receives = Get(ShmDirection::kReceive, rank, notice.channel);
   absl::Status status = absl::DataLossError(absl::StrCat("a second mailbox for channel ", notice.channel));
   if (receives->waiting()) {
     const size_t bytes = notice.geometry.bytes();

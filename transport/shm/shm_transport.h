@@ -43,8 +43,6 @@
 #include "transport/shm/doorbell.h"
 #include "transport/shm/local_peers.h"
 #include "transport/shm/mailbox.h"
-#include "transport/shm/shared_memory.h"
-#include "transport/shm/shm_link.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -59,6 +57,10 @@ struct ShmTransportOptions : WorldIdentity {
   // How often WaitForEvent gives the core away before it sleeps.
   int yields_max = 20;
 };
+
+// The messages of one channel from one rank to one other: in shm_transport.cc.
+class ShmLink;
+enum class ShmDirection : uint8_t { kSend, kReceive };
 
 class ShmTransport final : public PollableTransport, private LocalPeers::Observer {
  public:
@@ -119,7 +121,6 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   // What a peer said of a symmetric arena, by the arena's number.
   struct PeerArena {
     bool offered = false;
-    uint64_t bytes = 0;
     UniqueFd memory;
     bool mapped_known = false;
     bool mapped = false;
@@ -141,8 +142,8 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   bool Forked();
 
   // Finds the link or makes it, broken from the start when its channel was aborted or its peer is no local peer.
-  ShmLink* Get(ShmLink::Direction direction, Rank peer, ChannelId channel);
-  ShmLink* Make(ShmLink::Direction direction, Rank peer, ChannelId channel);
+  ShmLink* Get(ShmDirection direction, Rank peer, ChannelId channel);
+  ShmLink* Make(ShmDirection direction, Rank peer, ChannelId channel);
   void OpenMailbox(ShmLink* link);
   absl::Status CheckMemory(size_t more_bytes) const;
 

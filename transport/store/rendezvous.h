@@ -27,10 +27,23 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/rank.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 
 inline constexpr int kTorchrunPortOffset = 1111;
+
+// Where a store is, as text: "tcp://host:port", "tcp://[v6]:port", "file:///path".
+struct StoreUrl {
+  enum Scheme { kTcp, kFile };
+
+  Scheme scheme = kTcp;
+  HostPort server;   // kTcp; the port is not 0
+  std::string path;  // kFile; absolute
+};
+
+// INVALID_ARGUMENT says what is wrong; for an unknown scheme, which ones there are.
+absl::StatusOr<StoreUrl> ParseStoreUrl(absl::string_view url);
 
 // The environment as DetermineWorld sees it.
 struct Environment {

@@ -16,7 +16,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/status.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +27,21 @@ namespace {
 constexpr int64_t kCompactBytesMin = 16 << 10;
 constexpr std::chrono::milliseconds kPauseMin(1);
 constexpr std::chrono::milliseconds kPauseMax(20);
+
+constexpr absl::string_view kFileMagic("LKSTFILE", 8);
+constexpr absl::string_view kRecordMagic("LKSR", 4);
+constexpr uint32_t kFileVersion = 1;
+constexpr size_t kRecordHeaderBytes = 24;
+constexpr size_t kChecksumOffset = 16;
+
+uint64_t Fnv1a(absl::string_view bytes, uint64_t state = 0xcbf29ce484222325) {
+  for (const char byte : bytes) state = (state ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return state;
+}
+
+uint64_t Checksum(absl::string_view record) {
+  return Fnv1a(record.substr(kRecordHeaderBytes), Fnv1a(record.substr(4, kChecksumOffset - 4)));
+}
 
 // False when the deadline has passed; else sleeps, longer each time.
 bool Pause(std::chrono::milliseconds* pause, Deadline deadline) {
@@ -81,57 +98,32 @@ FileStore::FileStore(UniqueFd file, std::string path)
 
 std::string FileStore::Describe() const { return absl::StrCat("store file://", path_); }
 
-absl::Status FileStore::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  return Locked(LOCK_EX, key, deadline, [&] { return AppendSet(key, value); });
-}
-
-absl::StatusOr<std::string> FileStore::Get(absl::string_view key, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  std::string value;
-  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_SH, key, deadline, [&]() -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(value, map_.Get(key));
-    return absl::OkStatus();
-  }));
-  return value;
-}
-
-absl::StatusOr<std::string> FileStore::CompareAndSet(absl::string_view key, absl::string_view expected,
-                                                     absl::string_view desired, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-  std::string stored;
-  LOCKSTEP_RETURN_IF_ERROR(Locked(LOCK_EX, key, deadline, [&] {
-    const std::string* const value = map_.Find(key);
-    stored = value == nullptr ? "" : *value;
-    if (stored != expected) return absl::OkStatus();
-    stored = std::string(desired);
-    return AppendSet(key, desired);
-  }));
-  return stored;
-}
-
-absl::StatusOr<std::string> FileStore::Wait(absl::string_view key, Deadline deadline) {
+absl::StatusOr<std::string> FileStore::Perform(const StoreCall& call, Deadline deadline) {
+  const bool reads = call.op == StoreOp::kGet || call.op == StoreOp::kWait;
   for (auto pause = kPauseMin;;) {
-    absl::StatusOr<std::string> value = Get(key, deadline);
-    if (value.status().code() != absl::StatusCode::kNotFound) return value;
+    absl::optional<std::string> result;
+    LOCKSTEP_RETURN_IF_ERROR(Locked(reads ? LOCK_SH : LOCK_EX, call.key, deadline, [&]() -> absl::Status {
+      const std::string* const value = map_.Find(call.key);
+      const absl::string_view before = value == nullptr ? absl::string_view() : absl::string_view(*value);
+      // What changes nothing writes nothing.
+      std::string record;
+      if (call.op == StoreOp::kSet) record = EncodeStoreRecord(StoreRecordKind::kSet, call.key, call.first);
+      if (call.op == StoreOp::kCompareAndSet && before == call.first) {
+        record = EncodeStoreRecord(StoreRecordKind::kSet, call.key, call.second);
+      }
+      if (call.op == StoreOp::kDelete && value != nullptr) {
+        record = EncodeStoreRecord(StoreRecordKind::kDelete, call.key, "");
+      }
+      if (!record.empty()) LOCKSTEP_RETURN_IF_ERROR(Append(record));
+      LOCKSTEP_ASSIGN_OR_RETURN(result, map_.Perform(call));
+      return absl::OkStatus();
+    }));
+    if (result.has_value()) return *std::move(result);
     if (!Pause(&pause, deadline)) {
       return absl::DeadlineExceededError(
-          absl::StrCat(Describe(), ": wait for ", DescribeStoreKey(key), ": not there by the deadline"));
+          absl::StrCat(Describe(), ": wait for ", DescribeStoreKey(call.key), ": not there by the deadline"));
     }
   }
-}
-
-absl::Status FileStore::Delete(absl::string_view key, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(key));
-  return Locked(LOCK_EX, key, deadline, [&] {
-    if (map_.Find(key) == nullptr) return absl::OkStatus();
-    LOCKSTEP_RETURN_IF_ERROR(Append(EncodeStoreRecord(StoreRecordKind::kDelete, key, "")));
-    map_.Delete(key);
-    return absl::OkStatus();
-  });
 }
 
 absl::Status FileStore::Locked(int lock, absl::string_view key, Deadline deadline,
@@ -257,9 +249,71 @@ absl::Status FileStore::Append(absl::string_view record) {
   return written;
 }
 
-absl::Status FileStore::AppendSet(absl::string_view key, absl::string_view value) {
-  LOCKSTEP_RETURN_IF_ERROR(Append(EncodeStoreRecord(StoreRecordKind::kSet, key, value)));
-  return map_.Set(key, value);
+// ---- The log.
+
+std::string StoreFileHeader() {
+  std::string header(kFileMagic);
+  AppendLittleEndian(&header, kFileVersion, uint32_t{0});
+  return header;
+}
+
+absl::StatusOr<bool> CheckStoreFileHeader(absl::string_view bytes) {
+  const std::string ours = StoreFileHeader();
+  const size_t known_bytes = std::min(bytes.size(), kFileMagic.size());
+  if (bytes.substr(0, known_bytes) != absl::string_view(ours).substr(0, known_bytes)) {
+    return absl::FailedPreconditionError("the file exists and is no store");
+  }
+  if (bytes.size() < kStoreFileHeaderBytes) return false;
+  const uint32_t version = LoadLittleEndian<uint32_t>(bytes.data() + kFileMagic.size());
+  if (version != kFileVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the file is a store of version ", version, ", not ", kFileVersion));
+  }
+  return true;
+}
+
+std::string EncodeStoreRecord(StoreRecordKind kind, absl::string_view key, absl::string_view value) {
+  std::string record;
+  record.reserve(kRecordHeaderBytes + key.size() + value.size());
+  absl::StrAppend(&record, kRecordMagic);
+  AppendLittleEndian(&record, static_cast<uint32_t>(kind), static_cast<uint32_t>(key.size()),
+                     static_cast<uint32_t>(value.size()), uint64_t{0});
+  absl::StrAppend(&record, key, value);
+  StoreLittleEndian(Checksum(record), &record[kChecksumOffset]);
+  return record;
+}
+
+absl::StatusOr<size_t> ReplayStoreRecords(absl::string_view bytes, StoreMap* map) {
+  size_t done = 0;
+  const auto damaged = [&done](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat("damaged ", done, " bytes behind the last good place: ", what));
+  };
+  while (bytes.size() - done >= kRecordHeaderBytes) {
+    const absl::string_view rest = bytes.substr(done);
+    if (rest.substr(0, kRecordMagic.size()) != kRecordMagic) return damaged("no record begins there");
+    const uint32_t kind = LoadLittleEndian<uint32_t>(rest.data() + 4);
+    const size_t key_bytes = LoadLittleEndian<uint32_t>(rest.data() + 8);
+    const size_t value_bytes = LoadLittleEndian<uint32_t>(rest.data() + 12);
+    if ((kind != 1 && kind != 2) || key_bytes > kStoreKeyBytesMax || value_bytes > kStoreValueBytesMax) {
+      return damaged("a record with impossible sizes");
+    }
+    const size_t record_bytes = kRecordHeaderBytes + key_bytes + value_bytes;
+    if (rest.size() < record_bytes) return done;
+    const absl::string_view record = rest.substr(0, record_bytes);
+    if (LoadLittleEndian<uint64_t>(rest.data() + kChecksumOffset) != Checksum(record)) {
+      // A file system may have grown the file before it wrote the bytes.
+      if (rest.size() == record_bytes) return done;
+      return damaged("a record with a wrong checksum");
+    }
+    const absl::string_view key = record.substr(kRecordHeaderBytes, key_bytes);
+    if (static_cast<StoreRecordKind>(kind) == StoreRecordKind::kSet) {
+      LOCKSTEP_RETURN_IF_ERROR(map->Set(key, record.substr(kRecordHeaderBytes + key_bytes)));
+    } else {
+      map->Delete(key);
+    }
+    done += record_bytes;
+  }
+  return done;
 }
 
 }  // namespace lockstep

@@ -45,13 +45,10 @@ class FileStore : public Store {
   // ERRORS  FAILED_PRECONDITION  the file is something else; it is left alone
   static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path, Deadline deadline);
 
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, Deadline deadline) override;
-  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
-  absl::Status Delete(absl::string_view key, Deadline deadline) override;
   std::string Describe() const override;
+
+ protected:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override;
 
  private:
   FileStore(UniqueFd file, std::string path);
@@ -65,7 +62,6 @@ class FileStore : public Store {
   // Replaces the file by a shorter one, if that is worth it and possible.
   void Compact();
   absl::Status Append(absl::string_view record);
-  absl::Status AppendSet(absl::string_view key, absl::string_view value);
 
   const std::string path_;
   const uint64_t fork_generation_;

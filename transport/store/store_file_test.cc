@@ -27,7 +27,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
-#include "transport/store/store.h"
 #include "transport/store/store_memory.h"
 
 namespace lockstep {
@@ -279,9 +278,9 @@ TEST(StoreFileLog, ReplaysInOrder) {
                                        SetRecord("c", "3"), EncodeStoreRecord(StoreRecordKind::kDelete, "c", ""));
   StoreMap map(kNoLimit);
   EXPECT_THAT(ReplayStoreRecords(log, &map), IsOkAndHolds(log.size()));
-  EXPECT_THAT(map.Get("a"), IsOkAndHolds("2"));
-  EXPECT_THAT(map.Get("b"), IsOkAndHolds(""));
-  EXPECT_THAT(map.Get("c"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(*map.Find("a"), "2");
+  EXPECT_EQ(*map.Find("b"), "");
+  EXPECT_EQ(map.Find("c"), nullptr);
   EXPECT_THAT(ReplayStoreRecords("", &map), IsOkAndHolds(0));
 }
 
@@ -291,8 +290,8 @@ TEST(StoreFileLog, ARecordTornAnywhereIsNotApplied) {
   for (size_t length = good.size(); length < log.size(); ++length) {
     StoreMap map(kNoLimit);
     EXPECT_THAT(ReplayStoreRecords(absl::string_view(log).substr(0, length), &map), IsOkAndHolds(good.size()));
-    EXPECT_THAT(map.Get("good"), IsOkAndHolds("value"));
-    EXPECT_THAT(map.Get("torn"), StatusIs(absl::StatusCode::kNotFound));
+    EXPECT_EQ(*map.Find("good"), "value");
+    EXPECT_EQ(map.Find("torn"), nullptr);
   }
 }
 

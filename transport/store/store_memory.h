@@ -5,6 +5,7 @@
 #define TRANSPORT_STORE_STORE_MEMORY_H_
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <unordered_map>
 
@@ -12,18 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "transport/store/store.h"
 
 namespace lockstep {
-
-// INVALID_ARGUMENT when a key or a value is longer than store.h allows.
-absl::Status CheckStoreKey(absl::string_view key);
-absl::Status CheckStoreValue(absl::string_view key, absl::string_view value);
-
-// "key 'rank0'": unprintable bytes escaped, a long one cut short.
-std::string DescribeStoreKey(absl::string_view key);
 
 // Not thread-safe. Keys and values are not checked against the limits of store.h: callers do that.
 class StoreMap {
@@ -35,14 +30,13 @@ class StoreMap {
   const std::string* Find(absl::string_view key) const;
 
   absl::Status Set(absl::string_view key, absl::string_view value);
-  absl::StatusOr<std::string> Get(absl::string_view key) const;
-
-  // A missing key has the result "" and matches the `expected` "". So a loop that passes each result as the next `expected` ends.
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired);
   void Delete(absl::string_view key);
 
-  size_t bytes() const { return bytes_; }
+  // Executes a call. No result: it has to wait.
+  // For compare-and-set, a missing key has the result "" and matches the expected "". So a loop that passes each result as the next
+  // `expected` ends.
+  absl::StatusOr<absl::optional<std::string>> Perform(const StoreCall& call);
+
   const std::unordered_map<std::string, std::string>& values() const { return values_; }
 
  private:
@@ -54,20 +48,15 @@ class StoreMap {
 // All threads share one object. Only Wait waits; the other calls ignore their deadline.
 class MemoryStore : public Store {
  public:
-  MemoryStore();
-
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, Deadline deadline) override;
-  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
-  absl::Status Delete(absl::string_view key, Deadline deadline) override;
   std::string Describe() const override { return "store memory"; }
+
+ protected:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override;
 
  private:
   Mutex mu_;
   CondVar changed_;
-  StoreMap map_ ABSL_GUARDED_BY(mu_);
+  StoreMap map_ ABSL_GUARDED_BY(mu_){std::numeric_limits<size_t>::max()};
 };
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -10,13 +9,9 @@
 #include "base/log.h"
 #include "base/rank.h"
 #include "base/status.h"
-#include "transport/net/interface.h"
-#include "transport/net/resolve.h"
-#include "transport/net/socket.h"
 #include "transport/store/store_file.h"
 #include "transport/store/store_memory.h"
 #include "transport/store/store_tcp_client.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {

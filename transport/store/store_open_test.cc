@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
@@ -15,12 +14,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/net/interface.h"
-#include "transport/net/resolve.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
 #include "transport/store/store.h"
 #include "transport/store/store_tcp_server.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {
@@ -87,7 +84,7 @@ TEST(StoreListenAddresses, AreThoseOfTheNameThatThisMachineHas) {
   const auto address = [](const char* text) { return *SocketAddress::Parse(text); };
   std::vector<InterfaceAddress> machine;
   for (const char* text : {"127.0.0.1:0", "10.0.0.7:0", "10.1.0.7:0", "[2001:db8::7]:0"}) {
-    machine.push_back({"eth", address(text), true, 8});
+    machine.push_back({"eth", address(text), true});
   }
   const auto chosen = [&](std::vector<const char*> named, bool one_host) {
     std::vector<SocketAddress> addresses;
@@ -189,7 +186,7 @@ TEST(ParseStoreUrl, Tcp) {
     const auto url = ParseStoreUrl(text);
     ASSERT_THAT(url, IsOk()) << text;
     EXPECT_EQ(url->scheme, StoreUrl::kTcp);
-    EXPECT_EQ(TcpStoreUrl(url->server), text);
+    EXPECT_EQ("tcp://" + HostPortText(url->server), text);
   }
   EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.host, "fe80::1%eth0");
   EXPECT_EQ(ParseStoreUrl("tcp://[fe80::1%eth0]:65535")->server.port, 65535);

@@ -5,8 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "absl/types/optional.h"
 
 namespace lockstep {
 namespace {
@@ -17,46 +18,28 @@ constexpr size_t kWaitsPerClientMax = 4096;
 }  // namespace
 
 void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePoint now, std::vector<Answer>* answers) {
-  absl::StatusOr<absl::optional<std::string>> result = Apply(client, request, now);
-  if (result.ok() && !result->has_value()) return;
-  Answer answer;
-  answer.client = client;
-  answer.request = request.id;
-  answer.status = result.status();
-  if (result.ok()) answer.body = **std::move(result);
-  answers->push_back(std::move(answer));
+  absl::StatusOr<absl::optional<std::string>> result = map_.Perform(request);
+  absl::Status status = result.status();
+  if (status.ok() && !result->has_value()) {
+    status = AddWait(client, request, now);
+    if (status.ok()) return;
+  }
+  answers->push_back({client, request.id, status, status.ok() ? **std::move(result) : std::string()});
   if (waits_.empty()) return;
   if (request.op == StoreOp::kSet || request.op == StoreOp::kCompareAndSet) AnswerWaits(request.key, answers);
 }
 
-absl::StatusOr<absl::optional<std::string>> StoreService::Apply(uint64_t client, const StoreRequest& request,
-                                                                TimePoint now) {
-  const absl::string_view key = request.key;
-  switch (request.op) {
-    case StoreOp::kSet:
-      LOCKSTEP_RETURN_IF_ERROR(map_.Set(key, request.first));
-      return std::string();
-    case StoreOp::kGet:
-      return map_.Get(key);
-    case StoreOp::kCompareAndSet:
-      return map_.CompareAndSet(key, request.first, request.second);
-    case StoreOp::kDelete:
-      map_.Delete(key);
-      return std::string();
-    case StoreOp::kWait:
-      break;
-  }
-  if (const std::string* const value = map_.Find(key)) return *value;
+absl::Status StoreService::AddWait(uint64_t client, const StoreRequest& request, TimePoint now) {
   size_t& waits = waits_of_client_[client];
   if (waits >= kWaitsPerClientMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(DescribeStoreKey(key), ": this client has ", waits, " waits under way already"));
+        absl::StrCat(DescribeStoreKey(request.key), ": this client has ", waits, " waits under way already"));
   }
   ++waits;
   const bool for_ever = request.timeout_ms == kStoreNoTimeout;
-  waits_[std::string(key)].push_back(
+  waits_[std::string(request.key)].push_back(
       {client, request.id, for_ever ? TimePoint::max() : now + std::chrono::milliseconds(int64_t{request.timeout_ms})});
-  return absl::optional<std::string>();
+  return absl::OkStatus();
 }
 
 void StoreService::AnswerWaits(absl::string_view key, std::vector<Answer>* answers) {

@@ -10,9 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "transport/store/store_memory.h"
 #include "transport/store/store_wire.h"
@@ -52,8 +50,7 @@ class StoreService {
     TimePoint expiry;
   };
 
-  // Nothing when the request has to wait.
-  absl::StatusOr<absl::optional<std::string>> Apply(uint64_t client, const StoreRequest& request, TimePoint now);
+  absl::Status AddWait(uint64_t client, const StoreRequest& request, TimePoint now);
   void AnswerWaits(absl::string_view key, std::vector<Answer>* answers);
   template <typename Condition>
   void RemoveWaits(Condition condition);

@@ -13,9 +13,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "transport/net/resolve.h"
-#include "transport/store/store_memory.h"
-#include "transport/store/store_url.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +46,7 @@ absl::Status ShakeHands(int socket, Deadline deadline) {
 }
 
 absl::StatusOr<UniqueFd> ConnectOnce(const SocketAddress& address, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline, /*retry_refused=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
   if (const absl::Status status = ShakeHands(socket.get(), deadline); !status.ok()) {
     const bool ours = absl::IsResourceExhausted(status);
     return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
@@ -65,7 +62,7 @@ bool WorthTryingAgain(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server, Deadline deadline) {
-  const std::string url = TcpStoreUrl(server);
+  const std::string url = absl::StrCat("tcp://", HostPortText(server));
   std::chrono::milliseconds pause = kPauseMin;
   for (int rounds = 1;; ++rounds) {
     // Asked again each time: the name of a server that is being started may appear late, or move.
@@ -100,48 +97,23 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
 TcpStoreClient::TcpStoreClient(UniqueFd socket, std::string description)
     : socket_(std::move(socket)), description_(std::move(description)), fork_generation_(ForkGeneration()) {}
 
-absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  return Perform({StoreOp::kSet, key, value}, deadline).status();
-}
-
-absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, Deadline deadline) {
-  return Perform({StoreOp::kGet, key}, deadline);
-}
-
-absl::StatusOr<std::string> TcpStoreClient::CompareAndSet(absl::string_view key, absl::string_view expected,
-                                                          absl::string_view desired, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, expected));
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreValue(key, desired));
-  return Perform({StoreOp::kCompareAndSet, key, expected, desired}, deadline);
-}
-
-absl::StatusOr<std::string> TcpStoreClient::Wait(absl::string_view key, Deadline deadline) {
-  return Perform({StoreOp::kWait, key}, deadline);
-}
-
-absl::Status TcpStoreClient::Delete(absl::string_view key, Deadline deadline) {
-  return Perform({StoreOp::kDelete, key}, deadline).status();
-}
-
-absl::StatusOr<std::string> TcpStoreClient::Perform(StoreRequest request, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckStoreKey(request.key));
+absl::StatusOr<std::string> TcpStoreClient::Perform(const StoreCall& call, Deadline deadline) {
   if (ForkGeneration() != fork_generation_) {
     return absl::FailedPreconditionError(absl::StrCat(description_, ": made before a fork, not usable in the child"));
   }
-  request.timeout_ms = deadline.infinite() ? kStoreNoTimeout : static_cast<uint32_t>(deadline.remaining_ms());
+  const uint32_t timeout_ms = deadline.infinite() ? kStoreNoTimeout : static_cast<uint32_t>(deadline.remaining_ms());
 
   MutexLock lock(&mu_);
-  request.id = next_id_++;
-  Call call;
-  calls_[request.id] = &call;
+  const StoreRequest request = {call, next_id_++, timeout_ms};
+  absl::optional<absl::StatusOr<std::string>> answer;
+  answers_[request.id] = &answer;
   bool in_time = true;
   absl::Status sent = broken_;
   if (sent.ok()) sent = Send(EncodeStoreRequest(request), deadline);
   if (!sent.ok() && sent.code() != absl::StatusCode::kDeadlineExceeded) Break(sent);
   if (!sent.ok()) in_time = false;
 
-  while (!call.answered && broken_.ok() && in_time) {
+  while (!answer.has_value() && broken_.ok() && in_time) {
     if (receiving_) {
       in_time = changed_.WaitUntil(&mu_, deadline);
       continue;
@@ -158,10 +130,8 @@ absl::StatusOr<std::string> TcpStoreClient::Perform(StoreRequest request, Deadli
     if (!status.ok()) in_time = false;
     changed_.SignalAll();
   }
-  calls_.erase(request.id);
-  if (call.answered) {
-    return call.answer.ok() ? std::move(call.answer) : Annotate(call.answer.status(), description_);
-  }
+  answers_.erase(request.id);
+  if (answer.has_value()) return answer->ok() ? *std::move(answer) : Annotate(answer->status(), description_);
   if (!broken_.ok()) return Annotate(broken_, absl::StrCat(description_, ": ", DescribeStoreKey(request.key)));
   return absl::DeadlineExceededError(
       absl::StrCat(description_, ": ", request.op == StoreOp::kWait ? "wait for " : "", DescribeStoreKey(request.key),
@@ -246,13 +216,12 @@ void TcpStoreClient::TakeReplies() {
     if (*bytes == 0) break;
     rest.remove_prefix(*bytes);
     // Nobody may be waiting any more: the deadline passed first.
-    const auto call = calls_.find(reply.id);
-    if (call == calls_.end()) continue;
-    call->second->answered = true;
+    const auto answer = answers_.find(reply.id);
+    if (answer == answers_.end()) continue;
     if (reply.code == absl::StatusCode::kOk) {
-      call->second->answer = std::string(reply.body);
+      answer->second->emplace(reply.body);
     } else {
-      call->second->answer = absl::Status(reply.code, reply.body);
+      answer->second->emplace(absl::Status(reply.code, reply.body));
     }
   }
   received_.erase(0, received_.size() - rest.size());

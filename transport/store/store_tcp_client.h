@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/mutex.h"
@@ -33,23 +34,14 @@ class TcpStoreClient : public Store {
   //         FAILED_PRECONDITION  what answers is no Lockstep store, or has another version
   static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, Deadline deadline);
 
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, Deadline deadline) override;
-  absl::StatusOr<std::string> Wait(absl::string_view key, Deadline deadline) override;
-  absl::Status Delete(absl::string_view key, Deadline deadline) override;
   std::string Describe() const override { return description_; }
 
- private:
-  struct Call {
-    bool answered = false;
-    absl::StatusOr<std::string> answer;
-  };
+ protected:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override;
 
+ private:
   TcpStoreClient(UniqueFd socket, std::string description);
 
-  absl::StatusOr<std::string> Perform(StoreRequest request, Deadline deadline);
   absl::Status Send(absl::string_view bytes, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends what the socket takes by the deadline, without the lock; *sent is how much that was.
   absl::Status SendSome(absl::string_view bytes, Deadline deadline, size_t* sent);
@@ -67,8 +59,8 @@ class TcpStoreClient : public Store {
   CondVar changed_;
   absl::Status broken_ ABSL_GUARDED_BY(mu_);
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
-  // Calls live on their threads' stacks, and leave here before they return.
-  std::unordered_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mu_);
+  // Of calls under way, on their threads' stacks. They leave here before they return.
+  std::unordered_map<uint64_t, absl::optional<absl::StatusOr<std::string>>*> answers_ ABSL_GUARDED_BY(mu_);
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
   // The rest of a request whose deadline passed while it was sent. It is sent before the next request.

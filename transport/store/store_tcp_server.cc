@@ -6,16 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <deque>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
@@ -80,7 +77,32 @@ class TcpStoreServer::Loop {
     return status_;
   }
 
-  void Run();
+  void Run() {
+    epoll_event events[64];
+    for (;;) {
+      const int count = epoll_wait(epoll_.get(), events, 64, TickMs());
+      if (count < 0 && errno != EINTR) {
+        // Our own descriptor is broken: nothing can be served any more. Clients learn it by their connections closing.
+        LOCKSTEP_LOG(kError) << "store server: " << ErrnoStatus(errno, "epoll_wait");
+        listeners_.clear();
+        clients_.clear();
+        return;
+      }
+      for (int i = 0; i < count; ++i) {
+        const uint64_t tag = events[i].data.u64;
+        if (tag == kStopEvent) return;
+        if (tag == kListener) {
+          AcceptSome();
+          continue;
+        }
+        const auto client = clients_.find(tag);
+        if (client == clients_.end()) continue;
+        const absl::Status status = Serve(&client->second, events[i].events);
+        if (!status.ok()) Drop(client, status);
+      }
+      if (Clock::now() >= next_tick_) Tick();
+    }
+  }
 
  private:
   struct Client {
@@ -108,30 +130,233 @@ class TcpStoreServer::Loop {
     return status;
   }
 
-  void AcceptSome();
+  void AcceptSome() {
+    for (const UniqueFd& listener : listeners_) {
+      if (AcceptFrom(listener)) continue;
+      // The listeners would report readiness for ever: look again after a whole tick.
+      was_listening_ = false;
+      listening_ = !ControlListeners(EPOLL_CTL_DEL).ok();
+      next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
+      return;
+    }
+    was_listening_ = true;
+    SetStatus(absl::OkStatus());
+  }
+
   // False when none could be accepted though some wait.
-  bool AcceptFrom(const UniqueFd& listener);
+  bool AcceptFrom(const UniqueFd& listener) {
+    for (int i = 0; i < kAcceptsPerIteration; ++i) {
+      SocketAddress peer;
+      absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
+      if (!socket.ok()) {
+        // Out of descriptors, most likely.
+        LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
+        if (!was_listening_) {
+          SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
+          TurnAway(listener);
+        }
+        return false;
+      }
+      if (!socket->valid()) break;
+      if (clients_.size() >= options_.clients_max) {
+        Warn(peer, absl::StrCat("refused: there are ", clients_.size(), " connections already"));
+        continue;
+      }
+      // A host that vanished without a word would keep its place for ever.
+      const int on = 1;
+      (void)setsockopt(socket->get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+      const uint64_t serial = next_client_++;
+      if (const absl::Status status = Control(EPOLL_CTL_ADD, socket->get(), EPOLLIN, serial); !status.ok()) {
+        Warn(peer, status.ToString());
+        continue;
+      }
+      Client& client = clients_[serial];
+      client.serial = serial;
+      client.socket = *std::move(socket);
+      client.peer = peer;
+      client.hello_deadline = Clock::now() + options_.hello_timeout;
+      ++unauthenticated_;
+    }
+    return true;
+  }
+
   // Tells those who wait there that they cannot be served.
-  void TurnAway(const UniqueFd& listener);
+  void TurnAway(const UniqueFd& listener) {
+    const std::string answer = StoreServerHello(StoreVerdict::kNoDescriptors);
+    bool someone = true;
+    for (int i = 0; i < kAcceptsPerIteration && someone && spare_.valid(); ++i) {
+      spare_.reset();
+      absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
+      someone = socket.ok() && socket->valid();
+      if (someone) {
+        (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        // Its hello is taken, for closing with bytes unread would take the answer back.
+        char hello[kStoreHelloBytes];
+        (void)recv(socket->get(), hello, sizeof(hello), MSG_DONTWAIT);
+        socket->reset();
+      }
+      spare_ = CopyOf(stop_event_);
+    }
+  }
+
   void SetStatus(const absl::Status& status) {
     MutexLock lock(&mu_);
     status_ = status;
   }
+
   // These return why the client is to be dropped, or OK. UNAVAILABLE: it has left, which needs no warning.
-  absl::Status Serve(Client* client, uint32_t events);
-  absl::Status Read(Client* client);
-  absl::Status TakeInput(Client* client);
-  absl::Status Flush(Client* client);
+  absl::Status Serve(Client* client, uint32_t events) {
+    if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) LOCKSTEP_RETURN_IF_ERROR(Read(client));
+    // Requests may be in the buffer that had to wait for room, so that no event will tell of them.
+    LOCKSTEP_RETURN_IF_ERROR(Flush(client));
+    for (bool had_room = false; !had_room && client->out_bytes <= kUnreadBytesMax;) {
+      LOCKSTEP_RETURN_IF_ERROR(TakeInput(client));
+      had_room = client->out_bytes <= kUnreadBytesMax;
+      LOCKSTEP_RETURN_IF_ERROR(Flush(client));
+    }
+    return UpdateEvents(client);
+  }
 
-  void Reply(Client* client, const StoreService::Answer& answer);
+  absl::Status Read(Client* client) {
+    char buffer[16 << 10];
+    for (size_t taken = 0; taken < kReadBytesPerIteration;) {
+      const ssize_t received = recv(client->socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+      if (received > 0) {
+        client->in.append(buffer, static_cast<size_t>(received));
+        taken += static_cast<size_t>(received);
+        if (static_cast<size_t>(received) < sizeof(buffer)) break;
+      } else if (received == 0) {
+        return absl::UnavailableError("closed the connection");
+      } else if (errno == EAGAIN) {
+        break;
+      } else if (errno != EINTR) {
+        return ErrnoStatus(errno, "receive");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeInput(Client* client) {
+    absl::string_view rest = client->in;
+    if (!client->said_hello) {
+      StoreHello hello;
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, ParseStoreHello(rest, &hello));
+      if (!complete) return absl::OkStatus();
+      rest.remove_prefix(kStoreHelloBytes);
+      const bool welcome = hello.version == kStoreProtocolVersion;
+      client->out.push_back(StoreServerHello(welcome ? StoreVerdict::kWelcome : StoreVerdict::kVersionNotSpoken));
+      client->out_bytes += client->out.back().size();
+      if (!welcome) {
+        LOCKSTEP_RETURN_IF_ERROR(Flush(client));
+        return absl::InvalidArgumentError(
+            absl::StrCat("speaks version ", hello.version, ", not ", kStoreProtocolVersion));
+      }
+      client->said_hello = true;
+      --unauthenticated_;
+    }
+    while (client->out_bytes <= kUnreadBytesMax) {
+      StoreRequest request;
+      LOCKSTEP_ASSIGN_OR_RETURN(const size_t bytes, ParseStoreRequest(rest, &request));
+      if (bytes == 0) break;
+      std::vector<StoreService::Answer> answers;
+      service_.CarryOut(client->serial, request, Clock::now(), &answers);
+      for (const StoreService::Answer& answer : answers) {
+        Client& recipient = clients_.at(answer.client);  // Drop makes the service forget a client.
+        Reply(&recipient, answer);
+        // Others are sent theirs in an iteration of their own. A failure to ask for it shows there, too.
+        if (&recipient != client) (void)UpdateEvents(&recipient);
+      }
+      rest.remove_prefix(bytes);
+    }
+    client->in.erase(0, client->in.size() - rest.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush(Client* client) {
+    while (!client->out.empty()) {
+      const std::string& front = client->out.front();
+      const ssize_t sent = send(client->socket.get(), front.data() + client->out_begin,
+                                front.size() - client->out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0) {
+        if (errno == EAGAIN) break;
+        if (errno == EINTR) continue;
+        return ErrnoStatus(errno, "send");
+      }
+      client->out_begin += static_cast<size_t>(sent);
+      client->out_bytes -= static_cast<size_t>(sent);
+      if (client->out_begin < front.size()) continue;
+      client->out.pop_front();
+      client->out_begin = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  void Reply(Client* client, const StoreService::Answer& answer) {
+    if (client->out_bytes > kUnreadBytesLimit) {
+      // Its own iteration finds the connection closed. Dropping it here would pull it from under whoever is being served.
+      Warn(client->peer, "does not read its answers: disconnected");
+      (void)shutdown(client->socket.get(), SHUT_RDWR);
+      return;
+    }
+    StoreReply reply;
+    reply.id = answer.request;
+    reply.code = answer.status.code();
+    reply.body = answer.status.ok() ? absl::string_view(answer.body) : answer.status.message();
+    client->out.push_back(EncodeStoreReply(reply));
+    client->out_bytes += client->out.back().size();
+  }
+
   // Asks epoll for what the client's queues call for now.
-  absl::Status UpdateEvents(Client* client);
+  absl::Status UpdateEvents(Client* client) {
+    const uint32_t events =
+        (client->out_bytes <= kUnreadBytesMax ? EPOLLIN : 0u) | (client->out.empty() ? 0u : EPOLLOUT);
+    if (events == client->events) return absl::OkStatus();
+    client->events = events;
+    return Control(EPOLL_CTL_MOD, client->socket.get(), events, client->serial);
+  }
 
-  void Drop(Clients::iterator client, const absl::Status& reason);
+  void Drop(Clients::iterator entry, const absl::Status& reason) {
+    Client& client = entry->second;
+    // A client that leaves is daily life; one that left without a word of ours, or that spoke nonsense, is worth a line.
+    if (!client.said_hello || reason.code() == absl::StatusCode::kInvalidArgument) {
+      Warn(client.peer, absl::StrCat(client.said_hello ? "" : "no client of this store: ", reason.message()));
+    }
+    if (!client.said_hello) --unauthenticated_;
+    service_.Forget(client.serial);
+    clients_.erase(entry);
+  }
+
   // Now and then: silent connections, waits whose time is over, a listener that was put aside.
-  void Tick();
-  void Warn(const SocketAddress& peer, absl::string_view what);
-  int TickMs() const;
+  void Tick() {
+    const Clock::time_point now = Clock::now();
+    next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
+    if (unauthenticated_ > 0) {
+      for (auto client = clients_.begin(); client != clients_.end();) {
+        const auto current = client++;
+        if (!current->second.said_hello && now >= current->second.hello_deadline) {
+          Drop(current,
+               absl::DeadlineExceededError(absl::StrCat("silent for ", options_.hello_timeout.count(), " ms")));
+        }
+      }
+    }
+    service_.DropExpired(now);
+    if (!listening_) listening_ = ControlListeners(EPOLL_CTL_ADD).ok();
+  }
+
+  void Warn(const SocketAddress& peer, absl::string_view what) {
+    // Rarer and rarer: a port scanner must not fill the disk.
+    ++warnings_;
+    if (warnings_ > kWarningsInFull && (warnings_ & (warnings_ - 1)) != 0) return;
+    LOCKSTEP_LOG(kWarning) << "store server: connection from " << peer.ToString() << ": " << what
+                           << (warnings_ > kWarningsInFull ? absl::StrCat(" (warning ", warnings_, ")")
+                                                           : std::string());
+  }
+
+  int TickMs() const {
+    if (unauthenticated_ == 0 && !service_.anyone_waits() && listening_) return -1;
+    const auto tick = std::min(kTickMax, std::max(options_.hello_timeout / 4, std::chrono::milliseconds(1)));
+    return static_cast<int>(tick.count());
+  }
 
   const Options options_;
   std::vector<UniqueFd> listeners_;
@@ -150,248 +375,6 @@ class TcpStoreServer::Loop {
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
-
-void TcpStoreServer::Loop::Run() {
-  epoll_event events[64];
-  for (;;) {
-    const int count = epoll_wait(epoll_.get(), events, 64, TickMs());
-    if (count < 0 && errno != EINTR) {
-      // Our own descriptor is broken: nothing can be served any more. Clients learn it by their connections closing.
-      LOCKSTEP_LOG(kError) << "store server: " << ErrnoStatus(errno, "epoll_wait");
-      listeners_.clear();
-      clients_.clear();
-      return;
-    }
-    for (int i = 0; i < count; ++i) {
-      const uint64_t tag = events[i].data.u64;
-      if (tag == kStopEvent) return;
-      if (tag == kListener) {
-        AcceptSome();
-        continue;
-      }
-      const auto client = clients_.find(tag);
-      if (client == clients_.end()) continue;
-      const absl::Status status = Serve(&client->second, events[i].events);
-      if (!status.ok()) Drop(client, status);
-    }
-    if (Clock::now() >= next_tick_) Tick();
-  }
-}
-
-int TcpStoreServer::Loop::TickMs() const {
-  if (unauthenticated_ == 0 && !service_.anyone_waits() && listening_) return -1;
-  const auto tick = std::min(kTickMax, std::max(options_.hello_timeout / 4, std::chrono::milliseconds(1)));
-  return static_cast<int>(tick.count());
-}
-
-void TcpStoreServer::Loop::AcceptSome() {
-  for (const UniqueFd& listener : listeners_) {
-    if (AcceptFrom(listener)) continue;
-    // The listeners would report readiness for ever: look again after a whole tick.
-    was_listening_ = false;
-    listening_ = !ControlListeners(EPOLL_CTL_DEL).ok();
-    next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
-    return;
-  }
-  was_listening_ = true;
-  SetStatus(absl::OkStatus());
-}
-
-bool TcpStoreServer::Loop::AcceptFrom(const UniqueFd& listener) {
-  for (int i = 0; i < kAcceptsPerIteration; ++i) {
-    SocketAddress peer;
-    absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
-    if (!socket.ok()) {
-      // Out of descriptors, most likely.
-      LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
-      if (!was_listening_) {
-        SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
-        TurnAway(listener);
-      }
-      return false;
-    }
-    if (!socket->valid()) break;
-    if (clients_.size() >= options_.clients_max) {
-      Warn(peer, absl::StrCat("refused: there are ", clients_.size(), " connections already"));
-      continue;
-    }
-    // A host that vanished without a word would keep its place for ever.
-    const int on = 1;
-    (void)setsockopt(socket->get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    const uint64_t serial = next_client_++;
-    if (const absl::Status status = Control(EPOLL_CTL_ADD, socket->get(), EPOLLIN, serial); !status.ok()) {
-      Warn(peer, status.ToString());
-      continue;
-    }
-    Client& client = clients_[serial];
-    client.serial = serial;
-    client.socket = *std::move(socket);
-    client.peer = peer;
-    client.hello_deadline = Clock::now() + options_.hello_timeout;
-    ++unauthenticated_;
-  }
-  return true;
-}
-
-void TcpStoreServer::Loop::TurnAway(const UniqueFd& listener) {
-  const std::string answer = StoreServerHello(StoreVerdict::kNoDescriptors);
-  bool someone = true;
-  for (int i = 0; i < kAcceptsPerIteration && someone && spare_.valid(); ++i) {
-    spare_.reset();
-    absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
-    someone = socket.ok() && socket->valid();
-    if (someone) {
-      (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      // Its hello is taken, for closing with bytes unread would take the answer back.
-      char hello[kStoreHelloBytes];
-      (void)recv(socket->get(), hello, sizeof(hello), MSG_DONTWAIT);
-      socket->reset();
-    }
-    spare_ = CopyOf(stop_event_);
-  }
-}
-
-absl::Status TcpStoreServer::Loop::Serve(Client* client, uint32_t events) {
-  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) LOCKSTEP_RETURN_IF_ERROR(Read(client));
-  // Requests may be in the buffer that had to wait for room, so that no event will tell of them.
-  LOCKSTEP_RETURN_IF_ERROR(Flush(client));
-  for (bool had_room = false; !had_room && client->out_bytes <= kUnreadBytesMax;) {
-    LOCKSTEP_RETURN_IF_ERROR(TakeInput(client));
-    had_room = client->out_bytes <= kUnreadBytesMax;
-    LOCKSTEP_RETURN_IF_ERROR(Flush(client));
-  }
-  return UpdateEvents(client);
-}
-
-absl::Status TcpStoreServer::Loop::Read(Client* client) {
-  char buffer[16 << 10];
-  for (size_t taken = 0; taken < kReadBytesPerIteration;) {
-    const ssize_t received = recv(client->socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (received > 0) {
-      client->in.append(buffer, static_cast<size_t>(received));
-      taken += static_cast<size_t>(received);
-      if (static_cast<size_t>(received) < sizeof(buffer)) break;
-    } else if (received == 0) {
-      return absl::UnavailableError("closed the connection");
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      return ErrnoStatus(errno, "receive");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TcpStoreServer::Loop::TakeInput(Client* client) {
-  absl::string_view rest = client->in;
-  if (!client->said_hello) {
-    StoreHello hello;
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, ParseStoreHello(rest, &hello));
-    if (!complete) return absl::OkStatus();
-    rest.remove_prefix(kStoreHelloBytes);
-    const bool welcome = hello.version == kStoreProtocolVersion;
-    client->out.push_back(StoreServerHello(welcome ? StoreVerdict::kWelcome : StoreVerdict::kVersionNotSpoken));
-    client->out_bytes += client->out.back().size();
-    if (!welcome) {
-      LOCKSTEP_RETURN_IF_ERROR(Flush(client));
-      return absl::InvalidArgumentError(
-          absl::StrCat("speaks version ", hello.version, ", not ", kStoreProtocolVersion));
-    }
-    client->said_hello = true;
-    --unauthenticated_;
-  }
-  while (client->out_bytes <= kUnreadBytesMax) {
-    StoreRequest request;
-    LOCKSTEP_ASSIGN_OR_RETURN(const size_t bytes, ParseStoreRequest(rest, &request));
-    if (bytes == 0) break;
-    std::vector<StoreService::Answer> answers;
-    service_.CarryOut(client->serial, request, Clock::now(), &answers);
-    for (const StoreService::Answer& answer : answers) {
-      Client& recipient = clients_.at(answer.client);  // Drop makes the service forget a client.
-      Reply(&recipient, answer);
-      // Others are sent theirs in an iteration of their own. A failure to ask for it shows there, too.
-      if (&recipient != client) (void)UpdateEvents(&recipient);
-    }
-    rest.remove_prefix(bytes);
-  }
-  client->in.erase(0, client->in.size() - rest.size());
-  return absl::OkStatus();
-}
-
-absl::Status TcpStoreServer::Loop::Flush(Client* client) {
-  while (!client->out.empty()) {
-    const std::string& front = client->out.front();
-    const ssize_t sent = send(client->socket.get(), front.data() + client->out_begin, front.size() - client->out_begin,
-                              MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EAGAIN) break;
-      if (errno == EINTR) continue;
-      return ErrnoStatus(errno, "send");
-    }
-    client->out_begin += static_cast<size_t>(sent);
-    client->out_bytes -= static_cast<size_t>(sent);
-    if (client->out_begin < front.size()) continue;
-    client->out.pop_front();
-    client->out_begin = 0;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TcpStoreServer::Loop::UpdateEvents(Client* client) {
-  const uint32_t events = (client->out_bytes <= kUnreadBytesMax ? EPOLLIN : 0u) | (client->out.empty() ? 0u : EPOLLOUT);
-  if (events == client->events) return absl::OkStatus();
-  client->events = events;
-  return Control(EPOLL_CTL_MOD, client->socket.get(), events, client->serial);
-}
-
-void TcpStoreServer::Loop::Reply(Client* client, const StoreService::Answer& answer) {
-  if (client->out_bytes > kUnreadBytesLimit) {
-    // Its own iteration finds the connection closed. Dropping it here would pull it from under whoever is being served.
-    Warn(client->peer, "does not read its answers: disconnected");
-    (void)shutdown(client->socket.get(), SHUT_RDWR);
-    return;
-  }
-  StoreReply reply;
-  reply.id = answer.request;
-  reply.code = answer.status.code();
-  reply.body = answer.status.ok() ? absl::string_view(answer.body) : answer.status.message();
-  client->out.push_back(EncodeStoreReply(reply));
-  client->out_bytes += client->out.back().size();
-}
-
-void TcpStoreServer::Loop::Drop(Clients::iterator entry, const absl::Status& reason) {
-  Client& client = entry->second;
-  // A client that leaves is daily life; one that left without a word of ours, or that spoke nonsense, is worth a line.
-  if (!client.said_hello || reason.code() == absl::StatusCode::kInvalidArgument) {
-    Warn(client.peer, absl::StrCat(client.said_hello ? "" : "no client of this store: ", reason.message()));
-  }
-  if (!client.said_hello) --unauthenticated_;
-  service_.Forget(client.serial);
-  clients_.erase(entry);
-}
-
-void TcpStoreServer::Loop::Tick() {
-  const Clock::time_point now = Clock::now();
-  next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
-  if (unauthenticated_ > 0) {
-    for (auto client = clients_.begin(); client != clients_.end();) {
-      const auto current = client++;
-      if (!current->second.said_hello && now >= current->second.hello_deadline) {
-        Drop(current, absl::DeadlineExceededError(absl::StrCat("silent for ", options_.hello_timeout.count(), " ms")));
-      }
-    }
-  }
-  service_.DropExpired(now);
-  if (!listening_) listening_ = ControlListeners(EPOLL_CTL_ADD).ok();
-}
-
-void TcpStoreServer::Loop::Warn(const SocketAddress& peer, absl::string_view what) {
-  // Rarer and rarer: a port scanner must not fill the disk.
-  ++warnings_;
-  if (warnings_ > kWarningsInFull && (warnings_ & (warnings_ - 1)) != 0) return;
-  LOCKSTEP_LOG(kWarning) << "store server: connection from " << peer.ToString() << ": " << what
-                         << (warnings_ > kWarningsInFull ? absl::StrCat(" (warning ", warnings_, ")") : std::string());
-}
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const SocketAddress& address,
                                                                        const Options& options) {
@@ -420,7 +403,6 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
   Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
-  MutexLock lock(&server->mu_);
   LOCKSTEP_RETURN_IF_ERROR(server->thread_.Start("lockstep-store", [running] { running->Run(); }));
   return server;
 }
@@ -428,26 +410,16 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop, std::vector<SocketAddress> addresses)
     : addresses_(std::move(addresses)), fork_generation_(ForkGeneration()), loop_(std::move(loop)) {}
 
-TcpStoreServer::~TcpStoreServer() { Stop(); }
-
-absl::Status TcpStoreServer::status() const {
-  MutexLock lock(&mu_);
-  return loop_ == nullptr ? absl::OkStatus() : loop_->status();
-}
-
-void TcpStoreServer::Stop() {
-  // In a forked child there is no thread, its descriptors are closed, and what it was changing is in no known state.
-  const bool forked = ForkGeneration() != fork_generation_;
-  MutexLock lock(&mu_);
-  if (loop_ == nullptr) return;
-  if (forked) {
+TcpStoreServer::~TcpStoreServer() {
+  if (ForkGeneration() == fork_generation_) {
+    loop_->Stop();
+  } else {
+    // In a forked child there is no thread, its descriptors are closed, and what it was changing is in no known state.
     (void)loop_.release();
-    thread_.Join();
-    return;
   }
-  loop_->Stop();
   thread_.Join();
-  loop_.reset();
 }
+
+absl::Status TcpStoreServer::status() const { return loop_->status(); }
 
 }  // namespace lockstep

@@ -9,16 +9,14 @@
 #include <memory>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
 #include "base/thread.h"
 #include "transport/net/socket.h"
 
 namespace lockstep {
 
-// Serves TcpStoreClients of any number of jobs until Stop(). Thread-safe.
+// Serves TcpStoreClients of any number of jobs until it is destroyed. Thread-safe.
 //
 // Its thread ("lockstep-store") owns every connection and the dictionary; waits are entries in a table, not threads.
 // A client that breaks the protocol, or stays silent before its hello, is disconnected with a logged warning; other clients do
@@ -40,7 +38,8 @@ class TcpStoreServer {
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const std::vector<SocketAddress>& addresses,
                                                                 const Options& options);
 
-  ~TcpStoreServer();  // stops
+  // Closes all connections and the listener. Clients that wait get UNAVAILABLE at once. Waits for nobody.
+  ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
@@ -50,10 +49,6 @@ class TcpStoreServer {
   // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
   absl::Status status() const;
 
-  // Closes all connections and the listener. Clients that wait get UNAVAILABLE at once. Waits for nobody. A second call does
-  // nothing.
-  void Stop();
-
  private:
   class Loop;
 
@@ -61,10 +56,9 @@ class TcpStoreServer {
 
   const std::vector<SocketAddress> addresses_;
   const uint64_t fork_generation_;
-  mutable Mutex mu_;
-  // Belongs to the thread, except the request to stop and status(). Null once stopped.
-  std::unique_ptr<Loop> loop_ ABSL_GUARDED_BY(mu_);
-  Thread thread_ ABSL_GUARDED_BY(mu_);
+  // Belongs to the thread, except the request to stop and status().
+  std::unique_ptr<Loop> loop_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ class TcpStoreServerTest : public testing::Test {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(client_, TcpStoreClient::Connect(PortOf(server_->address()), Soon()));
   }
 
-  UniqueFd ConnectUnauthenticated() { return *Connect(server_->address(), Soon(), false); }
+  UniqueFd ConnectUnauthenticated() { return *Connect(server_->address(), Soon()); }
 
   UniqueFd ConnectWithHello() {
     UniqueFd socket = ConnectUnauthenticated();
@@ -123,7 +123,7 @@ TEST_F(TcpStoreServerTest, AnotherVersionIsToldOursAndDropped) {
 
 TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
   Start({});
-  std::string huge = EncodeStoreRequest({StoreOp::kGet, "k"});
+  std::string huge = EncodeStoreRequest({{StoreOp::kGet, "k"}});
   StoreLittleEndian<uint32_t>(0xfffffff0, &huge[20]);
   const UniqueFd liar = ConnectWithHello();
   Send(liar, huge);
@@ -133,7 +133,7 @@ TEST_F(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
 
 TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
   Start({});
-  const std::string bytes = EncodeStoreRequest({StoreOp::kSet, "half", "value"});
+  const std::string bytes = EncodeStoreRequest({{StoreOp::kSet, "half", "value"}});
   UniqueFd half = ConnectWithHello();
   Send(half, absl::string_view(bytes).substr(0, bytes.size() - 1));
   ExpectClientWorks();
@@ -145,7 +145,7 @@ TEST_F(TcpStoreServerTest, HalfARequestHoldsUpNobodyAndIsForgotten) {
 TEST_F(TcpStoreServerTest, RequestsInOneSegmentAndByteByByteAreTheSame) {
   Start({});
   const std::string requests =
-      EncodeStoreRequest({StoreOp::kSet, "k", "v", "", 1}) + EncodeStoreRequest({StoreOp::kGet, "k", "", "", 2});
+      EncodeStoreRequest({{StoreOp::kSet, "k", "v"}, 1}) + EncodeStoreRequest({{StoreOp::kGet, "k"}, 2});
   const std::string expected = EncodeStoreReply({1}) + EncodeStoreReply({2, absl::StatusCode::kOk, "v"});
 
   const UniqueFd at_once = ConnectWithHello();
@@ -166,7 +166,7 @@ TEST_F(TcpStoreServerTest, AClientThatDoesNotReadHoldsUpNobodyAndGetsEverythingL
   // More than the server queues for one client, so it stops listening to this one half way.
   constexpr int kRequests = 8;
   const UniqueFd sloth = ConnectWithHello();
-  for (uint64_t i = 0; i < kRequests; ++i) Send(sloth, EncodeStoreRequest({StoreOp::kGet, "big", "", "", i}));
+  for (uint64_t i = 0; i < kRequests; ++i) Send(sloth, EncodeStoreRequest({{StoreOp::kGet, "big"}, i}));
   ExpectClientWorks();
   std::string reply(EncodeStoreReply(StoreReply()).size() + big.size(), '\0');
   for (int i = 0; i < kRequests; ++i) {
@@ -207,8 +207,7 @@ TEST_F(TcpStoreServerTest, ServerThatStopsEndsWaitsAtOnce) {
   std::thread waiter([&] { waited = client_->Wait("never", Deadline::AfterMs(60'000)); });
   std::thread waiter_too([&] { waited_too = client_->Wait("nor this", Deadline::AfterMs(60'000)); });
   ASSERT_THAT(other->Set("connected", "", Soon()), IsOk());
-  server_->Stop();
-  server_->Stop();  // which may be called twice
+  server_.reset();
   waiter.join();
   waiter_too.join();
   const auto lost = [](const char* key) {
@@ -224,7 +223,7 @@ TEST_F(TcpStoreServerTest, AForkedChildHoldsNoConnectionAndIsToldSo) {
   Start({});
   const auto child = [&] {
     const bool told = absl::IsFailedPrecondition(client_->Set("k", "v", Deadline::Now()));
-    server_->Stop();
+    server_.reset();
     return told ? 0 : 1;
   };
   EXPECT_EQ(RunInForkedChild(child, Soon()), 0);

@@ -5,7 +5,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "transport/net/little_endian.h"
-#include "transport/store/store.h"
 
 namespace lockstep {
 namespace {

@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/store/store.h"
 
 namespace lockstep {
 
@@ -50,14 +51,8 @@ struct StoreHello {
 };
 absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello);
 
-enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kCompareAndSet = 4, kWait = 5, kDelete = 6 };
-
 // Views are into the input it was parsed from.
-struct StoreRequest {
-  StoreOp op = StoreOp::kGet;
-  absl::string_view key = "";
-  absl::string_view first = "";
-  absl::string_view second = "";
+struct StoreRequest : StoreCall {
   uint64_t id = 0;
   uint32_t timeout_ms = 0;
 };

@@ -15,11 +15,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const StoreRequest kRequest = {StoreOp::kCompareAndSet, "the key", absl::string_view("ex\0pected", 9), "desired",
-                               0x0102030405060708,      1500};
+const StoreRequest kRequest = {
+    {StoreOp::kCompareAndSet, "the key", absl::string_view("ex\0pected", 9), "desired"}, 0x0102030405060708, 1500};
 
 TEST(StoreWire, RequestIsExactlyTheDocumentedBytes) {
-  const StoreRequest request = {StoreOp::kSet, "k", "vv", "", 0x0102030405060708, 0x11121314};
+  const StoreRequest request = {{StoreOp::kSet, "k", "vv"}, 0x0102030405060708, 0x11121314};
   EXPECT_EQ(EncodeStoreRequest(request), std::string("\x08\x07\x06\x05\x04\x03\x02\x01"
                                                      "\x01\0\0\0"
                                                      "\x14\x13\x12\x11"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,16 +21,16 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const SocketAddress& bind_address, AcceptorOptions options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind_address));
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const TcpTransportOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
   LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, nullptr));
-  return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, std::move(options)));
+  return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, options));
 }
 
-Acceptor::Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, AcceptorOptions options)
-    : listener_(std::move(listener)), events_(std::move(events)), address_(address), options_(std::move(options)) {}
+Acceptor::Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, const TcpTransportOptions& options)
+    : listener_(std::move(listener)), events_(std::move(events)), address_(address), options_(options) {}
 
 Deadline Acceptor::next_deadline() const {
   return pending_.empty() ? accept_again_ : Deadline::Earlier(accept_again_, pending_.front()->deadline);
@@ -57,8 +58,9 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     return outcome != Outcome::kWaiting;
   };
   pending_.erase(std::remove_if(pending_.begin(), pending_.end(), finished), pending_.end());
-  while (pending_.size() > options_.pending_max) {
-    Log(pending_.front()->peer, absl::StrCat("more than ", options_.pending_max, " connections without a handshake"));
+  while (pending_.size() > options_.pending_connections_max) {
+    Log(pending_.front()->peer,
+        absl::StrCat("more than ", options_.pending_connections_max, " connections without a handshake"));
     pending_.erase(pending_.begin());
   }
   return arrivals;
@@ -127,7 +129,7 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
   if (!DecodeHelloBody(body, hello)) {
     return Reject(*pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its handshake is malformed");
   }
-  const Answer answer = JudgeHello(*hello, options_.expectation);
+  const Answer answer = JudgeHello(*hello, options_, options_.sockets);
   if (answer.verdict != Verdict::kAccepted) {
     return Reject(*pending, answer, RefusalText(answer, *hello));
   }

@@ -8,7 +8,6 @@
 #define TRANSPORT_TCP_ACCEPTOR_H_
 
 #include <array>
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -17,14 +16,9 @@
 #include "base/fork.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/socket_tuning.h"
 
 namespace lockstep {
-
-struct AcceptorOptions {
-  HandshakeExpectation expectation;
-  std::chrono::milliseconds handshake_timeout{5000};
-  int pending_max = 128;
-};
 
 // Externally synchronised.
 class Acceptor {
@@ -35,7 +29,7 @@ class Acceptor {
     UniqueFd socket;
   };
 
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Create(const SocketAddress& bind_address, AcceptorOptions options);
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Create(const TcpTransportOptions& options);
 
   const SocketAddress& address() const { return address_; }
 
@@ -61,7 +55,7 @@ class Acceptor {
   };
   enum class Outcome { kWaiting, kArrived, kDropped };
 
-  Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, AcceptorOptions options);
+  Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, const TcpTransportOptions& options);
 
   void AcceptAll();
   // Reads as much of a hello as is there.
@@ -73,7 +67,7 @@ class Acceptor {
   const UniqueFd listener_;
   const UniqueFd events_;
   const SocketAddress address_;
-  const AcceptorOptions options_;
+  const TcpTransportOptions options_;
 
   std::vector<std::unique_ptr<Pending>> pending_;  // oldest first, so by deadline too
   // Set when the system had no descriptor left for a new connection: accepting rests until then.

@@ -1,14 +1,20 @@
 #include "transport/tcp/connections.h"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <random>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/log.h"
-#include "transport/tcp/tcp_stream.h"
-#include "transport/tcp/zero_copy_stream.h"
+#include "base/status.h"
 
 namespace lockstep {
 namespace {
@@ -19,11 +25,223 @@ constexpr uint32_t kClosedEvents = EPOLLRDHUP | EPOLLHUP;
 // Of a connection of several sockets. The same for all ranks, so it changes with the protocol's version only.
 constexpr size_t kStripeBytes = size_t{64} << 10;
 
+constexpr std::chrono::milliseconds kPauseMin(2);
+constexpr std::chrono::milliseconds kPauseMax(100);
+
+// Whether another attempt may fare better.
+bool Passing(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+}
+
 uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.value()) << 32 | channel; }
 
 }  // namespace
 
-Connections::Connections(ConnectionsOptions options, LinkTable* links) : options_(std::move(options)), links_(links) {}
+// One outgoing connection, from the first attempt to the peer's answer. Externally synchronised. Never waits.
+//
+//   state      waits for                       goes on to
+//   pausing    the end of the pause            connecting
+//   connecting the connection                  answering, its hello sent; pausing when unreachable; failed when refused
+//   answering  the peer's answer               connected; failed when turned away; pausing when the connection closes,
+//                                              or when it crossed one that the peer makes and that is to come
+//   connected  -
+//   failed     -
+//
+// All ranks listen before any rank knows the addresses. So a refusal is final: that rank has gone. Other attempts end
+// `connect_timeout` after the first, or after the first that crossed another. A connected peer that has not answered is not
+// late: it answers when it next drives its transport. Until then the message stays with its sender, like any message that
+// nobody receives.
+class Connector {
+ public:
+  enum class State { kPausing, kConnecting, kAnswering, kConnected, kFailed };
+
+  // Borrows the options. Each socket is added to the epoll instance `events` with `event_data`: see TcpSocket.
+  Connector(const TcpTransportOptions& options, const SocketAddress& address, Hello hello, int events, void* event_data)
+      : options_(options),
+        address_(address),
+        events_(events),
+        event_data_(event_data),
+        hello_(std::move(hello)),
+        encoded_(EncodeHello(hello_)),
+        deadline_(Deadline::After(options.connect_timeout)) {}
+
+  // Goes on as far as it can: after an event, and at next_deadline().
+  void Advance() {
+    for (bool go_on = true; go_on;) {
+      switch (state_) {
+        case State::kPausing:
+          go_on = resume_.passed() && Start();
+          break;
+        case State::kConnecting:
+          go_on = Finish();
+          break;
+        case State::kAnswering:
+          go_on = ReadAnswer();
+          break;
+        case State::kConnected:
+        case State::kFailed:
+          go_on = false;
+          break;
+      }
+    }
+  }
+
+  State state() const { return state_; }
+  const absl::Status& status() const { return status_; }  // of kFailed
+  Deadline next_deadline() const {
+    if (state_ == State::kPausing) return resume_;
+    return state_ == State::kConnecting ? deadline_ : Deadline::Infinite();
+  }
+  // Of kConnected.
+  std::shared_ptr<TcpSocket> TakeSocket() {
+    LOCKSTEP_CHECK(state_ == State::kConnected);
+    return std::move(socket_);
+  }
+  uint32_t peer_instance() const { return peer_instance_; }
+
+ private:
+  // These three return whether to go on with the new state at once.
+  bool Start() {
+    ++attempts_;
+    bool refused = false;
+    absl::StatusOr<UniqueFd> socket = StartConnect(address_, &refused);
+    if (refused) {
+      Fail(socket.status());
+      return false;
+    }
+    if (!socket.ok()) {
+      Retry(socket.status());
+      return false;
+    }
+    absl::StatusOr<std::shared_ptr<TcpSocket>> watched = TcpSocket::Create(*std::move(socket), events_, event_data_);
+    if (!watched.ok()) {
+      Fail(watched.status());
+      return false;
+    }
+    socket_ = *std::move(watched);
+    state_ = State::kConnecting;
+    return true;
+  }
+
+  bool Finish() {
+    bool refused = false;
+    const absl::Status finished = FinishConnect(socket_->get(), address_, &refused);
+    if (absl::IsFailedPrecondition(finished)) {  // still being made
+      if (deadline_.passed()) Retry(absl::UnavailableError("no answer from that address"));
+      return false;
+    }
+    if (refused) {
+      Fail(finished);
+      return false;
+    }
+    if (!finished.ok()) {
+      Retry(finished);
+      return false;
+    }
+    Tune(socket_->get(), options_.tuning);
+    answer_bytes_ = 0;
+    state_ = State::kAnswering;
+    // The socket is new and its buffer empty: all of it fits.
+    const ssize_t sent = send(socket_->get(), encoded_.data(), encoded_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent != encoded_.size()) {
+      Retry(ErrnoStatus(sent < 0 ? errno : EAGAIN, "send the handshake"));
+      return false;
+    }
+    return true;
+  }
+
+  bool ReadAnswer() {
+    while (answer_bytes_ < kAnswerBytes) {
+      const ssize_t read = recv(socket_->get(), answer_ + answer_bytes_, kAnswerBytes - answer_bytes_, MSG_DONTWAIT);
+      if (read > 0) {
+        answer_bytes_ += read;
+      } else if (read < 0 && errno == EINTR) {
+        continue;
+      } else if (read < 0 && errno == EAGAIN) {
+        return false;
+      } else {
+        Retry(read == 0 ? absl::UnavailableError("connection closed before the handshake was answered")
+                        : ErrnoStatus(errno, "read the handshake's answer"));
+        return false;
+      }
+    }
+    Answer answer;
+    if (!DecodeAnswer(answer_, &answer)) {
+      Fail(absl::FailedPreconditionError("whoever listens there is no Lockstep peer"));
+    } else if (answer.verdict == Verdict::kCrossed) {
+      // The peer may have been long in looking at our hello: the time for its connection to arrive begins now.
+      if (!crossed_) deadline_ = Deadline::After(options_.connect_timeout);
+      crossed_ = true;
+      Retry(RejectionStatus(answer, hello_));
+    } else if (answer.verdict != Verdict::kAccepted) {
+      Fail(RejectionStatus(answer, hello_));
+    } else {
+      peer_instance_ = answer.detail;
+      state_ = State::kConnected;
+    }
+    return false;
+  }
+
+  // Pauses before the next attempt, or fails when there is no time for one.
+  void Retry(const absl::Status& cause) {
+    const Deadline resume = Deadline::After(pause_);
+    if (!Passing(cause)) {
+      Fail(cause);
+    } else if (resume.time() >= deadline_.time()) {
+      // UNAVAILABLE whatever it was: the connection could not be had in the time for it.
+      Fail(absl::UnavailableError(absl::StrCat(cause.message(), " (", attempts_,
+                                               attempts_ == 1 ? " attempt" : " attempts", " in ",
+                                               options_.connect_timeout.count(), " ms)")));
+    } else {
+      socket_.reset();
+      resume_ = resume;
+      pause_ = std::min(pause_ * 2, kPauseMax);
+      state_ = State::kPausing;
+    }
+  }
+
+  void Fail(const absl::Status& status) {
+    socket_.reset();
+    status_ = status;
+    state_ = State::kFailed;
+  }
+
+  const TcpTransportOptions& options_;
+  const SocketAddress address_;
+  const int events_;
+  void* const event_data_;
+  const Hello hello_;
+  const std::string encoded_;
+
+  State state_ = State::kPausing;
+  Deadline deadline_;                  // of the last attempt to connect
+  Deadline resume_ = Deadline::Now();  // end of the pause
+  std::chrono::milliseconds pause_ = kPauseMin;
+  int attempts_ = 0;
+  bool crossed_ = false;  // the peer said once that it connects too
+  std::shared_ptr<TcpSocket> socket_;
+  unsigned char answer_[kAnswerBytes];
+  size_t answer_bytes_ = 0;
+  uint32_t peer_instance_ = 0;
+  absl::Status status_;
+};
+
+Connection::~Connection() = default;
+
+Connections::Connections(const TcpTransportOptions& options, int events, LinkTable* links)
+    : options_(options),
+      events_(events),
+      links_(links),
+      hello_{options.job_id,
+             options.world_id,
+             options.rank,
+             Rank(),
+             /*channel=*/0,
+             options.chunk_bytes,
+             std::random_device()(),
+             /*socket=*/0,
+             static_cast<uint16_t>(options.sockets),
+             ""} {}
 
 Connection* Connections::Get(Rank peer, ChannelId channel) {
   std::unique_ptr<Connection>& connection = connections_[Key(peer, channel)];
@@ -70,17 +288,12 @@ bool Connections::Connect(Connection* connection, const SocketAddress& address) 
 }
 
 void Connections::MakeConnector(Connection* connection) {
-  Connector::Options connecting;
-  connecting.address = connection->address;
-  connecting.hello = options_.hello;
-  connecting.hello.target = connection->send->peer();
-  connecting.hello.channel = connection->send->channel();
-  connecting.hello.socket = static_cast<uint16_t>(connection->sockets.size());
-  connecting.connect_timeout = options_.connect_timeout;
-  connecting.tuning = options_.tuning;
-  connecting.events = options_.events;
-  connecting.event_data = connection;
-  connection->connector = std::make_unique<Connector>(std::move(connecting));
+  Hello hello = hello_;
+  hello.target = connection->send->peer();
+  hello.channel = connection->send->channel();
+  hello.socket = static_cast<uint16_t>(connection->sockets.size());
+  connection->connector =
+      std::make_unique<Connector>(options_, connection->address, std::move(hello), events_, connection);
 }
 
 void Connections::OnEvents(Connection* connection, uint32_t mask) {
@@ -121,17 +334,17 @@ void Connections::Admit(Acceptor::Arrival arrival) {
       connecting_.erase(std::find(connecting_.begin(), connecting_.end(), connection));
     }
     absl::StatusOr<std::shared_ptr<TcpSocket>> watched =
-        TcpSocket::Create(std::move(arrival.socket), options_.events, connection);
+        TcpSocket::Create(std::move(arrival.socket), events_, connection);
     // Its socket has closed without an answer: the peer tries again, and is told by then.
     if (!watched.ok()) return Break(connection, watched.status());
     socket = *std::move(watched);
     Tune(socket->get(), options_.tuning);
-    answer.detail = options_.hello.instance;
+    answer.detail = hello_.instance;
   }
   Acceptor::SendAnswer(socket != nullptr ? socket->get() : arrival.socket.get(), answer);
   if (socket != nullptr) Add(connection, std::move(socket), hello.instance);
   if (answer.verdict == Verdict::kDuplicate) {
-    LOCKSTEP_LOG(kWarning) << "rank " << options_.hello.source
+    LOCKSTEP_LOG(kWarning) << "rank " << hello_.source
                            << ": a connection was turned away: " << RefusalText(answer, hello);
   }
 }
@@ -142,7 +355,7 @@ Verdict Connections::Judge(const Connection& connection, const Hello& hello) con
     if (hello.socket != 0) return Verdict::kAborted;  // its first one was given up
     const bool under_way =
         connection.connector != nullptr && connection.connector->state() != Connector::State::kPausing;
-    return under_way && options_.hello.source < hello.source ? Verdict::kCrossed : Verdict::kAccepted;
+    return under_way && hello_.source < hello.source ? Verdict::kCrossed : Verdict::kAccepted;
   }
   if (hello.instance != connection.peer_instance) return Verdict::kDuplicate;
   const bool next = connection.waiting() && connection.connector == nullptr && hello.socket > 0 &&
@@ -180,7 +393,7 @@ bool Connections::AdvanceConnector(Connection* connection) {
 void Connections::Add(Connection* connection, std::shared_ptr<TcpSocket> socket, uint32_t peer_instance) {
   connection->peer_instance = peer_instance;
   connection->sockets.push_back(std::move(socket));
-  if (connection->sockets.size() < options_.hello.sockets) return;
+  if (connection->sockets.size() < hello_.sockets) return;
   connection->send->Open(MakeStream(connection, Link::Direction::kSend));
   connection->receive->Open(MakeStream(connection, Link::Direction::kReceive));
   connection->sockets.clear();

@@ -22,7 +22,6 @@
 #ifndef TRANSPORT_TCP_CONNECTIONS_H_
 #define TRANSPORT_TCP_CONNECTIONS_H_
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -36,13 +35,15 @@
 #include "transport/link/link_table.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/acceptor.h"
-#include "transport/tcp/connector.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/socket_tuning.h"
 #include "transport/tcp/tcp_stream.h"
 #include "transport/transport.h"
 
 namespace lockstep {
+
+// One attempt to connect: in connections.cc.
+class Connector;
 
 // A pair of ranks on a channel, as one of them sees it. Its address is what events of its sockets carry.
 struct Connection {
@@ -55,22 +56,16 @@ struct Connection {
   std::vector<std::shared_ptr<TcpSocket>> sockets;  // until all are there: the links' then
   bool ended = false;                               // see TcpStream
 
-  bool waiting() const { return send->waiting() && receive->waiting(); }
-};
+  ~Connection();
 
-struct ConnectionsOptions {
-  Hello hello;  // target, channel and socket are filled in
-  std::chrono::milliseconds connect_timeout{10000};
-  std::chrono::milliseconds receive_patience{1000};
-  SocketTuning tuning;
-  int events = -1;  // the epoll instance in which sockets are put
+  bool waiting() const { return send->waiting() && receive->waiting(); }
 };
 
 // Externally synchronised. Never waits.
 class Connections {
  public:
-  // Borrows the table, in which the links of connections are.
-  Connections(ConnectionsOptions options, LinkTable* links);
+  // Puts sockets into the epoll instance `events`. Borrows the options and the table, in which the links of connections are.
+  Connections(const TcpTransportOptions& options, int events, LinkTable* links);
 
   // Finds it or makes it, waiting for either rank to connect.
   Connection* Get(Rank peer, ChannelId channel);
@@ -112,8 +107,10 @@ class Connections {
   Verdict Judge(const Connection& connection, const Hello& hello) const;
   void Schedule(Connection* connection);
 
-  const ConnectionsOptions options_;
+  const TcpTransportOptions& options_;
+  const int events_;
   LinkTable* const links_;
+  const Hello hello_;                                                       // target, channel and socket are filled in
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by peer and channel
   std::vector<Connection*> connecting_;                                     // those with a connector
   std::vector<Connection*> awaited_;                                        // those with connect_at

@@ -14,6 +14,41 @@ namespace {
 constexpr size_t kBodyFixedBytes = 36;
 constexpr uint32_t kRankMax = std::numeric_limits<int>::max();
 
+// Why a connection was turned away, for either side. $0 is the answer's detail, $1 its version, $2 ours; of the hello $3 is the job
+// id, $4 the target, $5 the source, $6 the chunk size, $7 the channel, $8 the number of sockets.
+struct Texts {
+  const char* connecting = "";
+  const char* listening = "";  // empty: said otherwise
+};
+constexpr Texts kTexts[] = {
+    // By verdict.
+    {},  // accepted
+    {"peer speaks protocol version $1, we $2"},
+    {"peer cannot read our handshake"},
+    {"peer belongs to another job than '$3'", "it says that it is rank $5 of another job"},
+    {"peer belongs to another world of job '$3': one of us is left from an earlier one",
+     "it says that it is rank $5 of another world of this job: one of us is left from an earlier one"},
+    {"peer is rank $0, not rank $4", "it looks for rank $4, this is rank $0"},
+    {"peer is in a world of $0 ranks and expects no connection from rank $5",
+     "it says that it is rank $5, which is no peer in this world of $0"},
+    {"peer's chunk size is $0 bytes, ours $6", "rank $5 has a chunk size of $6 bytes, we $0"},
+    {"peer already had a connection from rank $5 on channel $7: is that rank claimed by two processes?",
+     "it says that it is rank $5, as which another process is connected on channel $7 already: is that rank claimed by "
+     "two processes?"},
+    {"peer does not accept our authentication",
+     "it says that it is rank $5, with an authentication that we do not know"},
+    {"peer has given up channel $7"},
+    {"peer is connecting to us, and that connection did not arrive"},
+    {"peer uses $0 sockets a connection, we $8", "rank $5 uses $8 sockets a connection, we $0"},
+};
+
+std::string Text(const char* Texts::*side, const Answer& answer, const Hello& hello) {
+  const auto number = static_cast<uint32_t>(answer.verdict);
+  if (number >= std::size(kTexts)) return "";
+  return absl::Substitute(kTexts[number].*side, answer.detail, answer.version, kTcpProtocolVersion, hello.job_id,
+                          hello.target.value(), hello.source.value(), hello.chunk_bytes, hello.channel, hello.sockets);
+}
+
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
@@ -55,17 +90,17 @@ bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   return true;
 }
 
-Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected) {
+Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets) {
   const auto answer = [](Verdict verdict, uint32_t detail) { return Answer{kTcpProtocolVersion, verdict, detail}; };
   if (!hello.authentication.empty()) return answer(Verdict::kNotAuthenticated, 0);
-  if (hello.job_id != expected.job_id) return answer(Verdict::kOtherJob, 0);
-  if (hello.world_id != expected.world_id) return answer(Verdict::kOtherWorld, 0);
-  if (hello.target != expected.rank) return answer(Verdict::kOtherRank, static_cast<uint32_t>(expected.rank.value()));
-  if (hello.source.value() >= expected.size || hello.source == expected.rank) {
-    return answer(Verdict::kNoSuchRank, static_cast<uint32_t>(expected.size));
+  if (hello.job_id != self.job_id) return answer(Verdict::kOtherJob, 0);
+  if (hello.world_id != self.world_id) return answer(Verdict::kOtherWorld, 0);
+  if (hello.target != self.rank) return answer(Verdict::kOtherRank, static_cast<uint32_t>(self.rank.value()));
+  if (hello.source.value() >= self.size || hello.source == self.rank) {
+    return answer(Verdict::kNoSuchRank, static_cast<uint32_t>(self.size));
   }
-  if (hello.chunk_bytes != expected.chunk_bytes) return answer(Verdict::kOtherChunkSize, expected.chunk_bytes);
-  if (hello.sockets != expected.sockets) return answer(Verdict::kOtherSockets, expected.sockets);
+  if (hello.chunk_bytes != self.chunk_bytes) return answer(Verdict::kOtherChunkSize, self.chunk_bytes);
+  if (hello.sockets != sockets) return answer(Verdict::kOtherSockets, static_cast<uint32_t>(sockets));
   return Answer();
 }
 
@@ -83,57 +118,18 @@ bool DecodeAnswer(const unsigned char* bytes, Answer* answer) {
 }
 
 absl::Status RejectionStatus(const Answer& answer, const Hello& hello) {
-  // By verdict. $0 is the answer's detail, $1 its version.
-  static constexpr const char* kTexts[] = {
-      nullptr,  // no rejection: our own mistake
-      "peer speaks protocol version $1, we $2",
-      "peer cannot read our handshake",
-      "peer belongs to another job than '$3'",
-      "peer belongs to another world of job '$3': one of us is left from an earlier one",
-      "peer is rank $0, not rank $4",
-      "peer is in a world of $0 ranks and expects no connection from rank $5",
-      "peer's chunk size is $0 bytes, ours $6",
-      "peer already had a connection from rank $5 on channel $7: is that rank claimed by two processes?",
-      "peer does not accept our authentication",
-      "peer has given up channel $7",
-      "peer is connecting to us, and that connection did not arrive",
-      "peer uses $0 sockets a connection, we $8",
-  };
-  const auto number = static_cast<uint32_t>(answer.verdict);
-  if (number == 0 || number >= std::size(kTexts)) {
-    return absl::FailedPreconditionError(absl::StrCat("peer turned us away with verdict ", number, ", unknown to us"));
+  const std::string text = Text(&Texts::connecting, answer, hello);
+  if (text.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("peer turned us away with verdict ", static_cast<uint32_t>(answer.verdict), ", unknown to us"));
   }
   const bool passing = answer.verdict == Verdict::kAborted || answer.verdict == Verdict::kCrossed;
-  return absl::Status(
-      passing ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
-      absl::Substitute(kTexts[number], answer.detail, answer.version, kTcpProtocolVersion, hello.job_id,
-                       hello.target.value(), hello.source.value(), hello.chunk_bytes, hello.channel, hello.sockets));
+  return absl::Status(passing ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition, text);
 }
 
 std::string RefusalText(const Answer& answer, const Hello& hello) {
-  const int source = hello.source.value();
-  switch (answer.verdict) {
-    case Verdict::kOtherJob:
-      return absl::StrCat("it says that it is rank ", source, " of another job");
-    case Verdict::kOtherWorld:
-      return absl::StrCat("it says that it is rank ", source,
-                          " of another world of this job: one of us is left from an earlier one");
-    case Verdict::kOtherRank:
-      return absl::StrCat("it looks for rank ", hello.target.value(), ", this is rank ", answer.detail);
-    case Verdict::kNoSuchRank:
-      return absl::StrCat("it says that it is rank ", source, ", which is no peer in this world of ", answer.detail);
-    case Verdict::kOtherChunkSize:
-      return absl::StrCat("rank ", source, " has a chunk size of ", hello.chunk_bytes, " bytes, we ", answer.detail);
-    case Verdict::kOtherSockets:
-      return absl::StrCat("rank ", source, " uses ", hello.sockets, " sockets a connection, we ", answer.detail);
-    case Verdict::kDuplicate:
-      return absl::StrCat("it says that it is rank ", source, ", as which another process is connected on channel ",
-                          hello.channel, " already: is that rank claimed by two processes?");
-    case Verdict::kNotAuthenticated:
-      return absl::StrCat("it says that it is rank ", source, ", with an authentication that we do not know");
-    default:
-      return absl::StrCat("verdict ", static_cast<uint32_t>(answer.verdict));
-  }
+  const std::string text = Text(&Texts::listening, answer, hello);
+  return text.empty() ? absl::StrCat("verdict ", static_cast<uint32_t>(answer.verdict)) : text;
 }
 
 }  // namespace lockstep

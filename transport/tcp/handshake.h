@@ -72,11 +72,6 @@ struct Answer {
   uint32_t detail = 0;  // with kAccepted: the listener's instance
 };
 
-// What the listening rank compares a hello with.
-struct HandshakeExpectation : WorldIdentity {
-  uint16_t sockets = 1;
-};
-
 // The whole hello, prefix included. The job id is at most kJobIdBytesMax long.
 std::string EncodeHello(const Hello& hello);
 
@@ -92,8 +87,9 @@ HelloPrefix DecodeHelloPrefix(const unsigned char* bytes);
 // none of as many.
 bool DecodeHelloBody(absl::string_view body, Hello* hello);
 
-// The verdict on a decoded hello, as far as it follows from the hello alone.
-Answer JudgeHello(const Hello& hello, const HandshakeExpectation& expected);
+// The verdict of the listening rank, which is `self` and uses `sockets` for each connection, on a decoded hello, as far as it follows
+// from the hello alone.
+Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets);
 
 void EncodeAnswer(const Answer& answer, unsigned char* target);
 // False when these bytes are no answer of ours.

@@ -18,7 +18,8 @@ using Code = absl::StatusCode;
 const unsigned char* Bytes(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
 Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, 0xa1b2c3d4, 1, 2, ""}; }
-HandshakeExpectation AnExpectation() { return {{Rank(1), 4, "job", 0x1122334455667788, 1 << 20}, 2}; }
+// As rank 1 of 4 does.
+Answer Judge(const Hello& hello) { return JudgeHello(hello, {Rank(1), 4, "job", 0x1122334455667788, 1 << 20}, 2); }
 
 TEST(Handshake, AHelloLooksAsTheDocumentSays) {
   const char expected[] =
@@ -89,7 +90,7 @@ TEST(Handshake, RandomAndMutatedBytesAreDecodedExactlyOrRefused) {
     if (!DecodeHelloBody(bytes, &decoded)) continue;
     ++taken;
     EXPECT_EQ(EncodeHello(decoded).substr(kHelloPrefixBytes), bytes);
-    const Answer answer = JudgeHello(decoded, AnExpectation());
+    const Answer answer = Judge(decoded);
     EXPECT_TRUE(answer.verdict == Verdict::kAccepted || !RejectionStatus(answer, decoded).ok());
   }
   EXPECT_GT(taken, 1000);
@@ -115,7 +116,7 @@ TEST(Handshake, JudgesAndSaysWhy) {
     const char* message;
     void (*change)(Hello* hello);
   };
-  EXPECT_EQ(JudgeHello(AHello(), AnExpectation()).verdict, Verdict::kAccepted);
+  EXPECT_EQ(Judge(AHello()).verdict, Verdict::kAccepted);
   const Case cases[] = {
       {Verdict::kOtherJob, Code::kFailedPrecondition, "another job than 'other'",
        [](Hello* h) { h->job_id = "other"; }},
@@ -135,7 +136,7 @@ TEST(Handshake, JudgesAndSaysWhy) {
   for (const Case& c : cases) {
     Hello hello = AHello();
     c.change(&hello);
-    const Answer answer = JudgeHello(hello, AnExpectation());
+    const Answer answer = Judge(hello);
     EXPECT_EQ(answer.verdict, c.verdict) << c.message;
     EXPECT_THAT(RejectionStatus(answer, hello), StatusIs(c.code, testing::HasSubstr(c.message)));
   }

@@ -13,7 +13,6 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// What is set on a connection's sockets beyond what every socket of ours has.
+// The options of a TCP transport, and what they set on a connection's sockets beyond what every socket of ours has.
 //
 // Congestion control: between ranks of one host nothing is ever congested, but the system's default may pace: bbr moves a
 // third of what reno does when both ends send at once. So a connection that stays on the host gets reno, which any user may
@@ -7,9 +7,13 @@
 #ifndef TRANSPORT_TCP_SOCKET_TUNING_H_
 #define TRANSPORT_TCP_SOCKET_TUNING_H_
 
+#include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
+#include "transport/net/socket.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 
@@ -21,6 +25,27 @@ struct SocketTuning {
   int receive_buffer_bytes = 0;
   // SO_ZEROCOPY; see ZeroCopyStream. Connections of several sockets make no use of it.
   bool zero_copy = false;
+};
+
+inline constexpr int kTcpSocketsMax = 64;
+
+struct TcpTransportOptions : WorldIdentity {
+  // Port 0 lets the system choose; address() tells.
+  SocketAddress bind_address;
+  // How long an accepted connection may take to say who it is.
+  std::chrono::milliseconds handshake_timeout{5000};
+  // How long to try a peer's listener that cannot be reached. A refusal is final.
+  std::chrono::milliseconds connect_timeout{10000};
+  // How long a receive waits for the peer to connect before this rank connects.
+  std::chrono::milliseconds receive_patience{1000};
+  // Unauthenticated connections; beyond that the oldest is dropped.
+  int pending_connections_max = 128;
+  // Through which reductions read: about a quarter of a core's private cache.
+  size_t staging_bytes = size_t{256} << 10;
+  SocketTuning tuning;  // of every connection
+  // Over which each connection's bytes are spread, 64 KiB to each in turn; compared between ranks. More than one where
+  // a network limits a single flow; over loopback one is fastest.
+  int sockets = 1;
 };
 
 // Sets this on a connected socket. Logs at debug level what it cannot have: the connection works without.

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/status_matchers.h"
@@ -24,7 +23,7 @@ class SocketTuningTest : public testing::Test {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const SocketAddress address, SocketAddress::Parse("127.0.0.1:0"));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(listener_, Listen(address));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const SocketAddress listening, LocalAddress(listener_.get()));
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(socket_, Connect(listening, Deadline::AfterMs(10'000), false));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(socket_, Connect(listening, Deadline::AfterMs(10'000)));
   }
 
   int Buffer(int option) {

@@ -106,7 +106,7 @@ class TcpFixture : public TransportWorldTest<TcpTransport> {
 
   // Somebody's connection to a rank, which has said `bytes`.
   UniqueFd Say(int to, absl::string_view bytes) {
-    absl::StatusOr<UniqueFd> socket = Connect(rank(to)->address(), TestDeadline(), false);
+    absl::StatusOr<UniqueFd> socket = Connect(rank(to)->address(), TestDeadline());
     EXPECT_THAT(socket, IsOk());
     if (!socket.ok()) return UniqueFd();
     EXPECT_THAT(SendAll(socket->get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());

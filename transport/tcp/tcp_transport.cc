@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,21 +19,6 @@ constexpr size_t kTriedLinksMax = 8;
 // How often Progress asks epoll all the same: new connections and closed ones are seen nowhere else.
 constexpr int kProgressPerPoll = 128;
 constexpr int kEventsPerPoll = 64;
-
-ConnectionsOptions ConnectionsOptionsFrom(const TcpTransportOptions& options, int events) {
-  ConnectionsOptions result;
-  result.hello.job_id = options.job_id;
-  result.hello.world_id = options.world_id;
-  result.hello.source = options.rank;
-  result.hello.chunk_bytes = options.chunk_bytes;
-  result.hello.instance = std::random_device()();
-  result.hello.sockets = static_cast<uint16_t>(options.sockets);
-  result.connect_timeout = options.connect_timeout;
-  result.receive_patience = options.receive_patience;
-  result.tuning = options.tuning;
-  result.events = events;
-  return result;
-}
 
 }  // namespace
 
@@ -52,11 +36,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(TcpTransportO
   if (options.bind_address.length() == 0) return invalid("no address to bind");
   if (options.pending_connections_max < 1) return invalid("no room for connections that have not shaken hands");
 
-  AcceptorOptions accepting;
-  accepting.expectation = {options, static_cast<uint16_t>(options.sockets)};
-  accepting.handshake_timeout = options.handshake_timeout;
-  accepting.pending_max = options.pending_connections_max;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options.bind_address, accepting));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Acceptor> acceptor, Acceptor::Create(options));
   // Tried here, so that a wrong name is an error now, not at the first message.
   LOCKSTEP_RETURN_IF_ERROR(CheckCongestionControl(options.tuning.congestion_control));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
@@ -80,7 +60,7 @@ TcpTransport::TcpTransport(TcpTransportOptions options, std::unique_ptr<Acceptor
       events_(std::move(events)),
       timer_(std::move(timer)),
       links_(this, options_.staging_bytes),
-      connections_(ConnectionsOptionsFrom(options_, events_.get()), &links_),
+      connections_(options_, events_.get(), &links_),
       acceptor_(std::move(acceptor)),
       sleepers_(std::move(wakeup), events_.get()) {}
 

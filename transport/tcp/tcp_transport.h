@@ -20,7 +20,6 @@
 
 #include <poll.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,29 +43,6 @@
 #include "transport/wakeup.h"
 
 namespace lockstep {
-
-inline constexpr int kTcpSocketsMax = 64;
-
-struct TcpTransportOptions : WorldIdentity {
-  // Port 0 lets the system choose; address() tells.
-  SocketAddress bind_address;
-  // How long an accepted connection may take to say who it is.
-  std::chrono::milliseconds handshake_timeout{5000};
-  // How long to try a peer's listener that cannot be reached. A refusal is final.
-  std::chrono::milliseconds connect_timeout{10000};
-  // How long a receive waits for the peer to connect before this rank connects.
-  std::chrono::milliseconds receive_patience{1000};
-  // Unauthenticated connections; beyond that the oldest is dropped.
-  int pending_connections_max = 128;
-  // Through which reductions read: about a quarter of a core's private cache.
-  size_t staging_bytes = size_t{256} << 10;
-  // Of every connection. The congestion control, when none is named, is the system's default, but reno between ranks of
-  // one host.
-  SocketTuning tuning;
-  // Over which each connection's bytes are spread, 64 KiB to each in turn; compared between ranks. More than one where
-  // a network limits a single flow; over loopback one is fastest.
-  int sockets = 1;
-};
 
 class TcpTransport final : public PollableTransport {
  public:
