@@ -327,19 +327,19 @@ void Run(char** argv) {
   if (const char* folder = getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
     Fail(StrCat("change to ", folder, ": ", strerror(errno)));
   }
-  // The data first: what cannot be read should not keep other ranks waiting.
+  // The data first: a rank that cannot go on should say so before others wait for it.
   const absl::StatusOr<Dataset> training = LoadDataset(GetFlag(FLAGS_data), "train");
   if (!training.ok()) Fail(std::string(training.status().message()));
+  if (training->count() < GetFlag(FLAGS_batch)) {
+    Fail(StrCat("--batch is ", GetFlag(FLAGS_batch), ", more than the ", training->count(), " training images"),
+         kWrongUsage);
+  }
   const absl::StatusOr<Dataset> test = LoadDataset(GetFlag(FLAGS_data), "t10k");
   if (!test.ok()) Fail(std::string(test.status().message()));
 
   const Communicator communicator(GetFlag(FLAGS_transport));
   const std::string wrong = WrongUsage(communicator.size());
   if (!wrong.empty()) Fail(wrong, kWrongUsage);
-  if (training->count() < GetFlag(FLAGS_batch)) {
-    Fail(StrCat("--batch is ", GetFlag(FLAGS_batch), ", more than the ", training->count(), " training images"),
-         kWrongUsage);
-  }
   Trainer trainer(communicator, *training, *test);
   for (int epoch = 0; epoch < GetFlag(FLAGS_epochs) && !trainer.finished(); ++epoch) trainer.TrainEpoch(epoch);
 }
