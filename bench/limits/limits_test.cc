@@ -80,13 +80,7 @@ TEST(BareSocket, APeerThatIsGoneIsAnError) {
   EXPECT_THAT(pair.b->Receive(&byte, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
 }
 
-TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
-  // Every kernel has reno, and lets everyone use it.
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareListener listener, BareListener::Create("reno"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket connected, BareSocket::Connect(listener.port(), "reno"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket accepted, listener.Accept());
-  EXPECT_EQ(connected.CongestionControl(), "reno");
-  EXPECT_EQ(accepted.CongestionControl(), "reno");
+TEST(BareSocket, RefusesAddressesAndCongestionControlsThatThereAreNot) {
   EXPECT_THAT(BareListener::Create("", "nowhere"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
   EXPECT_THAT(BareSocket::Connect(1, "", "::1"),

@@ -88,13 +88,6 @@ absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, s
   return absl::OkStatus();
 }
 
-std::string BareSocket::CongestionControl() const {
-  char name[16] = "";  // TCP_CA_NAME_MAX
-  socklen_t length = sizeof(name) - 1;
-  if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "unknown";
-  return name;
-}
-
 absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_control, const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, 0));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Listen(address));
