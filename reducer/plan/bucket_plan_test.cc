@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
@@ -21,7 +20,6 @@ namespace lockstep {
 namespace testing {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kUnlimited = SIZE_MAX;
 
 Parameter Of(DType dtype, const std::vector<int64_t>& shape, DeviceId device = {}) {
@@ -93,41 +91,6 @@ TEST(BucketPlan, TakesParametersInReverseOrderUpToTheCaps) {
   for (const auto& c : cases) EXPECT_EQ(GroupsOf(PlanBuckets(c.table, c.rules)), c.groups) << c.what;
 }
 
-TEST(BucketPlan, IgnoredParametersHaveNoPlace) {
-  std::vector<Parameter> table(4, F32(1));
-  table[3].ignored = table[1].ignored = true;
-  const BucketPlan plan = PlanBuckets(table, {{4}});
-  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
-  EXPECT_EQ(plan.locations[1].bucket, BucketPlan::Location::kIgnored);
-  EXPECT_EQ(plan.locations[0].bucket, 1);
-}
-
-TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
-  const DeviceId gpu0 = {DeviceKind::kCuda, 0};
-  const DeviceId gpu1 = {DeviceKind::kCuda, 1};
-  std::vector<Parameter> table;
-  for (int i = 0; i < 3; ++i) {
-    table.push_back(Of(DType::kF32, {1}));
-    table.push_back(Of(DType::kF16, {2}));
-    table.push_back(Of(DType::kF32, {1}, gpu0));
-    table.push_back(Of(DType::kF32, {1}, gpu1));
-  }
-  // For each key: one gradient, then two.
-  const BucketPlan plan = PlanBuckets(table, {{4, 8}});
-  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(11), ElementsAre(10), ElementsAre(9), ElementsAre(8),
-                                          ElementsAre(7, 3), ElementsAre(6, 2), ElementsAre(5, 1), ElementsAre(4, 0)));
-  EXPECT_EQ(plan.buckets[4].device, gpu1);
-  EXPECT_EQ(plan.buckets[6].dtype, DType::kF16);
-}
-
-TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
-  const std::vector<Parameter> table = {F32(3), Of(DType::kF32, {4, 0}), F32(3)};
-  const BucketPlan plan = PlanBuckets(table, {{16}});
-  ASSERT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2, 1, 0)));
-  EXPECT_EQ(plan.buckets[0].slots[1].elements, 0);
-  EXPECT_EQ(plan.buckets[0].slots[1].offset, plan.buckets[0].slots[2].offset);
-}
-
 TEST(BucketPlan, ABucketOfNoElementsIsItsMark) {
   const BucketPlan plan = PlanBuckets({Of(DType::kF64, {0})}, {{kUnlimited}});
   ASSERT_EQ(plan.buckets.size(), 1);
@@ -171,15 +134,6 @@ TEST(GroupByCaps, FollowsTheOrderItIsGiven) {
               ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
   EXPECT_THAT(GroupByCaps(Ones(5), Caps({4, 8}), order),
               ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
-}
-
-TEST(GroupByCaps, NumbersBucketsByTheirLastGradientInThatOrder) {
-  std::vector<Parameter> table = Ones(4);
-  table[0].dtype = table[2].dtype = DType::kF16;
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{0, 1, 3, 2}),
-              ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{1, 0, 2, 3}),
-              ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
 TEST(GroupByCaps, GivesASparseParameterABucketInItsPlace) {
@@ -300,54 +254,6 @@ TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
       }
     }
   }
-}
-
-std::vector<Parameter> ResNet50() {
-  std::vector<Parameter> table;
-  const auto convolution = [&](int64_t out, int64_t in, int64_t kernel) {
-    table.push_back(Of(DType::kF32, {out, in, kernel, kernel}));
-    table.push_back(F32(out));  // the norm behind it: scale and shift
-    table.push_back(F32(out));
-  };
-  convolution(64, 3, 7);
-  int64_t in = 64;
-  const int64_t depths[] = {3, 4, 6, 3};
-  for (int stage = 0; stage < 4; ++stage) {
-    const int64_t width = int64_t{64} << stage;
-    for (int64_t block = 0; block < depths[stage]; ++block) {
-      convolution(width, in, 1);
-      convolution(width, width, 3);
-      convolution(4 * width, width, 1);
-      if (block == 0) convolution(4 * width, in, 1);
-      in = 4 * width;
-    }
-  }
-  table.push_back(Of(DType::kF32, {1000, 2048}));
-  table.push_back(F32(1000));
-  return table;
-}
-
-TEST(BucketPlan, OfResNet50StartsSmallAndContinuesNear25MiB) {
-  const std::vector<Parameter> table = ResNet50();
-  ASSERT_EQ(table.size(), 161);
-  const size_t total = std::accumulate(table.begin(), table.end(), size_t{0},
-                                       [](size_t sum, const Parameter& parameter) { return sum + parameter.bytes(); });
-  ASSERT_EQ(total, size_t{4} * 25557032);
-
-  const BucketPlan plan = PlanBuckets(table, {{kMiB, 25 * kMiB}});
-  ASSERT_EQ(plan.buckets.size(), 5) << ToString(plan);
-  // The classifier: its weights alone are more than the small cap.
-  EXPECT_THAT(GroupsOf(plan)[0], ElementsAre(160, 159));
-  const size_t largest = size_t{4} * 512 * 512 * 9;
-  size_t planned = 0;
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    planned += plan.buckets[b].bytes();
-    if (b == 0 || b == 4) continue;
-    EXPECT_GE(plan.buckets[b].bytes(), 25 * kMiB);
-    EXPECT_LT(plan.buckets[b].bytes(), 25 * kMiB + largest);
-  }
-  EXPECT_GE(planned, total);
-  EXPECT_LT(planned, total + total / 1000) << "alignment costs next to nothing";
 }
 
 // ---- Of random tables.
