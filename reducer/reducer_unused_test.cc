@@ -134,29 +134,10 @@ TEST(UnusedSaidBeforehand, ThatCameAfterAllIsAnErrorOnAllRanks) {
   });
 }
 
-TEST(UnusedSaidBeforehand, WithAMissingOneBesideIsAnError) {
-  RunModels(2, 3, FindUnused(), [](Model& model) {
-    const std::vector<size_t> unused = {2};
-    EXPECT_THAT(model.Backward(Saying(unused), {{0, 1}}), FailedPrecondition("no gradient came for parameter 1 'p1'"));
-  });
-}
-
 ReducerOptions StaticGraph() {
   ReducerOptions options = Caps({0});
   options.static_graph = true;
   return options;
-}
-
-TEST(UnusedSaidBeforehand, NeedsFindUnusedAndParametersThatThereAre) {
-  RunWorld(1, [](Communicator& communicator) {
-    const std::vector<size_t> unused = {7};
-    EXPECT_THAT(Worker(communicator, Vectors(2, 1), FindUnused()).Begin(Saying(unused)),
-                InvalidArgument("parameter 7 is out of range: there are 2"));
-    EXPECT_THAT(Worker(communicator, Vectors(2, 1)).Begin(Saying(unused)), FailedPrecondition("set find_unused"));
-    Worker fixed(communicator, Vectors(2, 1), StaticGraph());
-    EXPECT_THAT(fixed.Begin(Saying(unused)), FailedPrecondition("from its first backward"));
-    LOCKSTEP_EXPECT_OK(fixed.Begin());
-  });
 }
 
 // Parameter 1 is shared and marked three times, with sums that grow; 2 is never used.

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,17 +40,6 @@ BucketPlan Plan(const std::vector<size_t>& parameters) {
     plan.buckets.back().slots.resize(count);
   }
   return plan;
-}
-
-TEST(BucketRecord, TakesTheTimeItself) {
-  BucketRecord bucket;
-  const StepTime before = StepClock::now();
-  bucket.Began(Stage::kCollective);
-  bucket.Ended(Stage::kCollective);
-  const StepTime after = StepClock::now();
-  EXPECT_LE(before, bucket.at(Stage::kCollective).begin);
-  EXPECT_LE(bucket.at(Stage::kCollective).begin, bucket.at(Stage::kCollective).end);
-  EXPECT_LE(bucket.at(Stage::kCollective).end, after);
 }
 
 TEST(BucketRecord, AStageOfSeveralPiecesLastsFromTheFirstToTheLast) {
@@ -110,37 +98,6 @@ TEST(StepRecord, EveryStepStartsAnew) {
   EXPECT_EQ(record.buckets[0].bytes, 0);
   record.Finish(At(10));
   EXPECT_EQ(record.end, At(10));
-}
-
-TEST(StepRecord, BucketsAreRecordedByTheirOwnThreadsMeanwhile) {
-  // What ThreadSanitizer would object to, if the stages of a bucket shared memory with anything.
-  constexpr size_t kBuckets = 4;
-  constexpr int kPieces = 1000;
-  StepRecord record;
-  record.Begin(1, Plan(std::vector<size_t>(kBuckets, 1)), StepTime(), At(0));
-  std::vector<std::thread> threads;
-  for (size_t b = 0; b < kBuckets; ++b) {
-    threads.emplace_back([&bucket = record.buckets[b]] {
-      for (int piece = 0; piece < kPieces; ++piece) {
-        bucket.Began(Stage::kCollective, At(1 + piece));
-        bucket.bytes += 2;
-        bucket.Ended(Stage::kCollective, At(2 + piece));
-      }
-    });
-  }
-  for (int i = 0; i < kPieces; ++i) {
-    record.ready_order.push_back(i);
-    record.buckets[i % kBuckets].ready = StepClock::now();
-    record.buckets[i % kBuckets].launched = StepClock::now();
-  }
-  record.end_called = StepClock::now();
-  for (std::thread& thread : threads) thread.join();
-  for (const BucketRecord& bucket : record.buckets) {
-    EXPECT_EQ(bucket.bytes, 2 * kPieces);
-    EXPECT_EQ(bucket.at(Stage::kCollective).begin, At(1));
-    EXPECT_EQ(bucket.at(Stage::kCollective).end, At(1 + kPieces));
-  }
-  EXPECT_THAT(record.ready_order, SizeIs(kPieces));
 }
 
 TEST(ClockAnchor, GivesAbsoluteTimes) {
@@ -387,13 +344,6 @@ TEST_F(LoggingDataTest, TellsTheTableAndThePlan) {
   EXPECT_EQ(data["has_rebuilt_buckets"], false);
   EXPECT_EQ(data["iteration"], 0);
   EXPECT_FALSE(data.contains("can_set_static_graph"));
-}
-
-TEST_F(LoggingDataTest, TellsWhetherParametersAreOnSeveralDevices) {
-  table_[2].device = DeviceId{DeviceKind::kCuda, 1};
-  EXPECT_EQ(Data()["is_multi_device_module"], true);
-  table_[2].ignored = true;
-  EXPECT_EQ(Data()["is_multi_device_module"], false);
 }
 
 TEST_F(LoggingDataTest, TellsTheRebuiltBuckets) {
