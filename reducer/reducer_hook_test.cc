@@ -5,7 +5,6 @@
 #include <string>
 #include <thread>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "kernels/bucket_kernels.h"

@@ -1,7 +1,6 @@
 // Parameters that are not used in every backward: said by the embedder, found out at the end, recorded by a static graph, or kept for a
 // trigger.
 
-#include <string>
 #include <utility>
 #include <vector>
 

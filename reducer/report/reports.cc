@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/device/device.h"
 #include "base/types/dtype.h"
 
 namespace lockstep {
