@@ -17,7 +17,6 @@ namespace {
 constexpr uint64_t kFirstTopic = 5000;
 
 bool AnyFits(const BucketPlan&) { return true; }
-bool NoneFits(const BucketPlan&) { return false; }
 
 PlanRules Caps(size_t cap) {
   PlanRules rules;
@@ -144,14 +143,6 @@ TEST_F(ReplannerTest, WhatDidNotComeIsTakenToComeLast) {
   EXPECT_THAT(of(0).Take(), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(3), ElementsAre(2)));
 }
 
-TEST_F(ReplannerTest, MayBeAskedAgain) {
-  Create(Vectors(3, 1), Caps(0));
-  for (const Order& order : {Order{2, 1, 0}, {0, 1, 2}, {1, 0, 2}}) {
-    Plan(order);
-    ExpectTaken(ElementsAre(ElementsAre(order[0]), ElementsAre(order[1]), ElementsAre(order[2])));
-  }
-}
-
 // Rank 0 holds its plan as soon as it has made it, the others later. A request in between must mean the same on all of
 // them.
 TEST_F(ReplannerTest, ARequestWhileOneIsOnItsWayIsThatOne) {
@@ -167,18 +158,6 @@ TEST_F(ReplannerTest, ARequestWhileOneIsOnItsWayIsThatOne) {
   EXPECT_FALSE(of(0).held());
   EXPECT_FALSE(Posted(1));
   // Afterwards it is one of its own again.
-  Plan({0, 1});
-  ExpectTaken(ElementsAre(ElementsAre(0), ElementsAre(1)));
-}
-
-// That there is no plan is agreed on like a plan, so that the next request finds all ranks in the same state.
-TEST_F(ReplannerTest, APlanThatDoesNotFitIsNone) {
-  Create(Vectors(2, 1), Caps(0));
-  RequestOnAll();
-  for (const int rank : {0, 1}) of(rank).Record({0, 1}, NoneFits);
-  AwaitPlan();
-  EXPECT_TRUE(of(0).held());
-  ExpectTaken(IsEmpty());
   Plan({0, 1});
   ExpectTaken(ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
