@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"

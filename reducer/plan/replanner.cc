@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device/host_device.h"
 #include "base/log.h"
