@@ -41,8 +41,8 @@ std::string Name(const Operation& operation);
 absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text);
 
 // Bus bandwidth / algorithm bandwidth. Algorithm bandwidth is the size of the whole vector / time; the whole vector of an all-gather is
-// its output, that of a reduce-scatter its input. The quotient is what an optimal algorithm moves through each rank's link, per byte of the vector. Bus bandwidth is
-// comparable with the rate of the hardware, whatever the number of ranks.
+// its output, that of a reduce-scatter its input. The quotient is what an optimal algorithm moves through each rank's link, per byte of
+// the vector. Bus bandwidth is comparable with the rate of the hardware, whatever the number of ranks.
 double BusFactor(const Operation& operation, int ranks);
 
 // Page-aligned memory of zeros. `allocator` null: ordinary memory, or RESOURCE_EXHAUSTED. Else memory of that communicator's allocator,
