@@ -9,7 +9,8 @@ namespace lockstep {
 void BucketFiller::Begin(const Step& step, size_t launch_end) {
   step_ = step;
   for (const std::unique_ptr<Bucket>& bucket : step_.buckets) bucket->Reset();
-  launches_.Begin(step_.buckets, launch_end);
+  next_ = 0;
+  launch_end_.store(launch_end, std::memory_order_relaxed);
 }
 
 BucketFiller::Filling BucketFiller::Fill(size_t index, const GradientRef& gradient) {
@@ -49,16 +50,26 @@ bool BucketFiller::Complete(const Filling& filling) {
 }
 
 void BucketFiller::LaunchFull() {
-  launches_.Run([this](Bucket& bucket) {
-    step_.record->buckets[bucket.index()].launched = StepClock::now();
-    const absl::Status launched = InBucket(bucket, step_.pipeline->Launch(bucket));
-    step_.outcome->FailCommunication(launched);
-    // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
-    if (!launched.ok() && !step_.captured) {
-      step_.communicator->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
+  // The count orders the launches: whoever takes it to zero has seen what all the others wrote before theirs.
+  if (launchers_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
+  int seen = 1;
+  while (seen > 0) {
+    while (next_ < launch_end_.load(std::memory_order_relaxed) && step_.buckets[next_]->full()) {
+      if (!Launch(*step_.buckets[next_++])) next_ = step_.buckets.size();
     }
-    return launched.ok() || !step_.captured;
-  });
+    seen = launchers_.fetch_sub(seen, std::memory_order_acq_rel) - seen;
+  }
+}
+
+bool BucketFiller::Launch(Bucket& bucket) {
+  step_.record->buckets[bucket.index()].launched = StepClock::now();
+  const absl::Status launched = InBucket(bucket, step_.pipeline->Launch(bucket));
+  step_.outcome->FailCommunication(launched);
+  // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
+  if (!launched.ok() && !step_.captured) {
+    step_.communicator->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));
+  }
+  return launched.ok() || !step_.captured;
 }
 
 }  // namespace lockstep

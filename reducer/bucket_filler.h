@@ -39,45 +39,6 @@ struct GradientRef {
   Stream* stream;
 };
 
-// Launches the full buckets of a step, one thread at a time, without a lock. A bucket is launched when it and all
-// buckets before it are full. So every rank launches the same collectives in the same order, whatever the order of its
-// gradients. A thread that calls Run while another thread is in it returns; the other thread then looks again.
-class LaunchQueue {
- public:
-  // A step begins. Buckets before `end` may be launched. The buckets outlive the step. REQUIRES no other call at the
-  // same time
-  void Begin(absl::Span<const std::unique_ptr<Bucket>> buckets, size_t end) {
-    buckets_ = buckets;
-    next_ = 0;
-    end_.store(end, std::memory_order_relaxed);
-  }
-
-  // From the next Run on, all buckets may be launched.
-  void Open() { end_.store(buckets_.size(), std::memory_order_relaxed); }
-
-  // Calls launch(bucket) for every bucket that may be launched. If it returns false, no later bucket of this step is
-  // launched. THREADS any; to be called after each bucket that became full. Calls of `launch` come one after the other.
-  template <typename Launch>
-  void Run(const Launch& launch) {
-    // The count orders the calls: whoever takes it to zero has seen what all the others wrote before theirs.
-    if (callers_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
-    int seen = 1;
-    while (seen > 0) {
-      while (next_ < end_.load(std::memory_order_relaxed) && buckets_[next_]->full()) {
-        Bucket& bucket = *buckets_[next_++];
-        if (!launch(bucket)) next_ = buckets_.size();
-      }
-      seen = callers_.fetch_sub(seen, std::memory_order_acq_rel) - seen;
-    }
-  }
-
- private:
-  absl::Span<const std::unique_ptr<Bucket>> buckets_;
-  std::atomic<size_t> end_{0};
-  std::atomic<int> callers_{0};
-  size_t next_ = 0;  // the first not launched; of the thread in Run
-};
-
 // Fill, Stage and Begin are externally synchronised; Complete and LaunchFull may be called by several threads at once.
 class BucketFiller {
  public:
@@ -94,7 +55,7 @@ class BucketFiller {
   // Buckets before `launch_end` may be launched.
   void Begin(const Step& step, size_t launch_end);
   // From the next LaunchFull on, all buckets may be launched.
-  void OpenAll() { launches_.Open(); }
+  void OpenAll() { launch_end_.store(step_.buckets.size(), std::memory_order_relaxed); }
 
   struct Filling {
     Bucket* bucket = nullptr;
@@ -107,13 +68,20 @@ class BucketFiller {
 
   // Whether the bucket is full now.
   bool Complete(const Filling& filling);
-  // Call it after a bucket became full. A bucket that cannot be launched aborts the communicator; in a captured step it
-  // only ends the launches.
+  // Launches the buckets that are full and may be launched. Call it after a bucket became full. A bucket is launched when it and all
+  // buckets before it are full: so every rank launches the same collectives in the same order, whatever the order of its gradients. A
+  // bucket that cannot be launched aborts the communicator; in a captured step it only ends the launches.
+  // THREADS  no lock: one thread at a time launches; a thread that comes meanwhile returns, and the other looks again
   void LaunchFull();
 
  private:
+  // Whether the buckets behind it may be launched.
+  bool Launch(Bucket& bucket);
+
   Step step_;
-  LaunchQueue launches_;
+  std::atomic<size_t> launch_end_{0};
+  std::atomic<int> launchers_{0};  // threads in LaunchFull
+  size_t next_ = 0;                // the first bucket that is not launched; of the thread that launches
 };
 
 }  // namespace lockstep

@@ -29,18 +29,6 @@ INSTANTIATE_TEST_SUITE_P(Reducer, Compression,
                            return absl::StrCat(Name(std::get<1>(info.param)), "On", std::get<0>(info.param), "Ranks");
                          });
 
-TEST_P(Compression, IsExactWhereTheNumbersAre) {
-  for (const Average average : kAllAverages) {
-    ReducerOptions options = Caps({64, 500});
-    options.average = average;
-    options.predivide_factor = 2;
-    options.compress = wire();
-    RunWorkers(2, MixedTable(), options, [](Worker& worker) {
-      for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
-    });
-  }
-}
-
 // Each rank's contribution rounds once and so does each sum, relatively by half of the dtype's last place at most.
 TEST_P(Compression, RoundsOnceForEachContributionAndSum) {
   constexpr int kCount = 20000;

@@ -5,7 +5,6 @@
 #include <string>
 #include <thread>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "kernels/bucket_kernels.h"
@@ -142,14 +141,6 @@ TEST_P(Hooks, AverageLikeTheAllReduce) {
   }
 }
 
-TEST_P(Hooks, AccumulateAndTakeTurns) {
-  Run(
-      MixedTable(), [](ReducerOptions* options) { options->buckets_in_memory_max = 2; },
-      [](Worker& worker) {
-        for (int step = 0; step < 6; step += 2) worker.ExpectWindow(step);
-      });
-}
-
 // A hook may wrap a compressed bucket: it sees 16 bits, and what it leaves goes to gradients of 32.
 TEST_P(Hooks, WorkOnCompressedBuckets) {
   Run(
@@ -161,27 +152,6 @@ TEST_P(Hooks, WorkOnCompressedBuckets) {
         LOCKSTEP_EXPECT_OK(worker.Backward());
         EXPECT_THAT(Floats(worker.gradient(0)), Each(3.0F * (worker.size() + 1)));
       });
-}
-
-TEST_P(Hooks, LeaveUnusedParametersAlone) {
-  Run(
-      Vectors(4, 16), [](ReducerOptions* options) { options->find_unused = true; },
-      [](Worker& worker) {
-        for (int step = 0; step < 3; ++step) {
-          LOCKSTEP_EXPECT_OK(worker.Step(step, {3, 0, 1}));
-          worker.ExpectAverages({0, 1, 3}, step);
-          worker.ExpectLocal(2, step);
-        }
-      });
-}
-
-TEST(NoopHooks, LeaveEachRankItsOwn) {
-  ReducerOptions options;
-  options.hook = MakeNoopHook();
-  RunWorkers(2, MixedTable(), options, [](Worker& worker) {
-    LOCKSTEP_EXPECT_OK(worker.Step(4));
-    worker.ExpectLocals(4);
-  });
 }
 
 // Writes down what it is given.

@@ -45,46 +45,28 @@ void RunModels(int size, int parameters, const ReducerOptions& options, const st
   RunWorkers<Model>(size, Vectors(parameters, kElements), options, body);
 }
 
-struct Way {
-  const char* name;
-  Average average;
-  bool live;
-  bool views;
-};
-
-class Join : public ::testing::TestWithParam<Way> {};
-
-INSTANTIATE_TEST_SUITE_P(Reducer, Join,
-                         ::testing::Values(Way{"Initial", Average::kBefore, false, false},
-                                           Way{"Live", Average::kBefore, true, false},
-                                           Way{"LiveAfter", Average::kAfter, true, false},
-                                           Way{"LiveInCollective", Average::kInCollective, true, false},
-                                           Way{"LiveInViews", Average::kBefore, true, true}),
-                         [](const auto& info) { return info.param.name; });
-
 // Rank r has 2 + r steps of gradients 12 each: of four ranks 4, 3, 2 and 1 take part in the steps.
-TEST_P(Join, AveragesOverTheInitialOrTheLiveRanksAndEndsWithTheLastModelEverywhere) {
-  const std::vector<float> averages =
-      GetParam().live ? std::vector<float>{12, 12, 12, 12, 12} : std::vector<float>{12, 12, 9, 6, 3};
-  ReducerOptions options = Uneven();
-  options.average = GetParam().average;
-  options.divide_by_live = GetParam().live;
-  options.gradient_as_bucket_view = GetParam().views;
-  RunModels(4, 3, options, [&](Model& model) {
-    // Twice, as in two epochs.
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      model.weights.assign(kElements, 0);
-      float expected = 0;
-      for (int step = 0; step < 5; ++step) {
-        expected += averages[step];
-        if (step >= 2 + model.rank()) continue;
-        LOCKSTEP_EXPECT_OK(model.Step(12));
+TEST(Joined, AverageOverTheInitialOrTheLiveRanksAndHaveTheLastModelInTheEnd) {
+  for (const bool live : {false, true}) {
+    const float averages[] = {12, 12, live ? 12.0F : 9.0F, live ? 12.0F : 6.0F, live ? 12.0F : 3.0F};
+    ReducerOptions options = Uneven();
+    options.divide_by_live = live;
+    RunModels(4, 3, options, [&](Model& model) {
+      // Twice, as in two epochs.
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        model.weights.assign(kElements, 0);
+        float expected = 0;
+        for (int step = 0; step < 5; ++step) {
+          expected += averages[step];
+          if (step >= 2 + model.rank()) continue;
+          LOCKSTEP_EXPECT_OK(model.Step(12));
+          EXPECT_THAT(model.weights, Each(::testing::FloatNear(expected, 1e-4F)));
+        }
+        LOCKSTEP_EXPECT_OK(model.Join());
         EXPECT_THAT(model.weights, Each(::testing::FloatNear(expected, 1e-4F)));
       }
-      LOCKSTEP_EXPECT_OK(model.Join());
-      EXPECT_THAT(model.weights, Each(::testing::FloatNear(expected, 1e-4F)));
-    }
-  });
+    });
+  }
 }
 
 TEST(Joined, MayBeAllRanksAtOnce) {
@@ -133,28 +115,6 @@ TEST(Joined, WaitsLongerThanAnOperationMay) {
       EXPECT_THAT(model.weights, Each(hooked ? 4 : 2));
     });
   }
-}
-
-TEST(Joined, TakesPartInAHook) {
-  class Summing : public CommHook {
-   public:
-    std::string name() const override { return "summing"; }
-    absl::Status Issue(HookBucket& bucket, Stream& stream) override {
-      CollectiveRequest request = AverageOf(bucket);
-      request.op = ReduceOp::kSum;
-      return EnqueueFor(bucket, stream, request);
-    }
-  };
-  ReducerOptions options = Uneven();
-  options.hook = std::make_shared<Summing>();
-  RunModels(3, 2, options, [](Model& model) {
-    for (int step = 0; step <= model.rank(); ++step) {
-      LOCKSTEP_EXPECT_OK(model.Step(5));
-      EXPECT_THAT(Floats(model.gradient(0)), Each(5 * (3 - step)));
-    }
-    LOCKSTEP_EXPECT_OK(model.Join());
-    EXPECT_THAT(model.weights, Each(15 + 10 + 5));
-  });
 }
 
 TEST(Joined, StaysThroughAStepThatFails) {

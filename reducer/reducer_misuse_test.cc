@@ -141,13 +141,6 @@ TEST_F(ReducerMisuse, BeginningTwiceIsRefusedAndChangesNothing) {
   }
 }
 
-TEST_F(ReducerMisuse, AMissingGradientOfOneRankIsNamedUnlessGradientsOnlyAccumulate) {
-  EXPECT_THAT(
-      worker_.BackwardOf({0}),
-      FailedPrecondition("rank 0: no gradient came for parameter 1 'p1' (f32[20]), parameter 2 'p2' (f32[20])"));
-  LOCKSTEP_EXPECT_OK(worker_.BackwardOf({1}, {/*sync=*/false}));
-}
-
 // Whoever calls collectives on the reducer's communicator in a backward gets an error, whatever the call, and the step goes on.
 TEST(ReducersCommunicator, IsRefusedToOthersInABackward) {
   LoopbackWorld world(2, {}, ShortTimeout());

@@ -1,7 +1,6 @@
 // Parameters that are not used in every backward: said by the embedder, found out at the end, recorded by a static graph, or kept for a
 // trigger.
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,8 +12,8 @@ namespace {
 
 constexpr int kElements = 20;
 
-ReducerOptions FindUnused(size_t cap_bytes = 0) {
-  ReducerOptions options = Caps({cap_bytes});
+ReducerOptions FindUnused() {
+  ReducerOptions options = Caps({0});
   options.find_unused = true;
   return options;
 }
@@ -86,32 +85,6 @@ class Unused : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Reducer, Unused, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "SaidBeforehand" : "FoundOut"; });
 
-// Of four parameters in one bucket or one each: 0 is used by all, 1 by rank 0 alone, 2 by nobody, 3 by all but rank 0.
-TEST_P(Unused, AverageOverAllRanksAndStayUntouchedWhereNobodyUsesThem) {
-  for (const size_t cap : {size_t{0}, size_t{1} << 20}) {
-    for (const Average average : {Average::kBefore, Average::kAfter, Average::kInCollective}) {
-      ReducerOptions options = FindUnused(cap);
-      options.average = average;
-      RunModels(4, 4, options, [this](Model& model) {
-        const bool first = model.rank() == 0;
-        for (int step = 0; step < 3; ++step) {
-          for (const size_t index : {0, 1, 2, 3}) model.Set(index, -1);
-          LOCKSTEP_EXPECT_OK(model.Backward(first ? Of({2, 3}) : Of({1, 2}), {{0, 8}, {first ? 1 : 3, 4}}));
-          model.ExpectAll(0, 8);
-          model.ExpectAll(1, first ? 1 : -1);
-          model.ExpectAll(2, -1);
-          model.ExpectAll(3, first ? -1 : 3);
-          model.ExpectAverageOf(1, 1);
-          model.ExpectNoAverageOf(2);
-          model.ExpectAverageOf(3, 3);
-        }
-        EXPECT_THAT(model.UseByAnyRank(), ElementsAre(3, 3, 0, 3));
-        EXPECT_THAT(model.UseByThisRank(), first ? ElementsAre(3, 3, 0, 0) : ElementsAre(3, 0, 0, 3));
-      });
-    }
-  }
-}
-
 TEST_P(Unused, MayBeAllOfARank) {
   RunModels(2, 3, FindUnused(), [this](Model& model) {
     LOCKSTEP_EXPECT_OK(model.Begin(model.rank() == 1 ? Of({0, 1, 2}) : Of({})));
@@ -160,29 +133,10 @@ TEST(UnusedSaidBeforehand, ThatCameAfterAllIsAnErrorOnAllRanks) {
   });
 }
 
-TEST(UnusedSaidBeforehand, WithAMissingOneBesideIsAnError) {
-  RunModels(2, 3, FindUnused(), [](Model& model) {
-    const std::vector<size_t> unused = {2};
-    EXPECT_THAT(model.Backward(Saying(unused), {{0, 1}}), FailedPrecondition("no gradient came for parameter 1 'p1'"));
-  });
-}
-
 ReducerOptions StaticGraph() {
   ReducerOptions options = Caps({0});
   options.static_graph = true;
   return options;
-}
-
-TEST(UnusedSaidBeforehand, NeedsFindUnusedAndParametersThatThereAre) {
-  RunWorld(1, [](Communicator& communicator) {
-    const std::vector<size_t> unused = {7};
-    EXPECT_THAT(Worker(communicator, Vectors(2, 1), FindUnused()).Begin(Saying(unused)),
-                InvalidArgument("parameter 7 is out of range: there are 2"));
-    EXPECT_THAT(Worker(communicator, Vectors(2, 1)).Begin(Saying(unused)), FailedPrecondition("set find_unused"));
-    Worker fixed(communicator, Vectors(2, 1), StaticGraph());
-    EXPECT_THAT(fixed.Begin(Saying(unused)), FailedPrecondition("from its first backward"));
-    LOCKSTEP_EXPECT_OK(fixed.Begin());
-  });
 }
 
 // Parameter 1 is shared and marked three times, with sums that grow; 2 is never used.

@@ -164,10 +164,6 @@ TEST(BucketViews, AreThereOnRequestOnly) {
     Worker with(communicator, table, Views());
     EXPECT_THAT(with.reducer().GradientView(3), InvalidArgument("out of range"));
     EXPECT_THAT(with.reducer().GradientView(1), InvalidArgument("is ignored"));
-    ReducerOptions options = Views();
-    options.buckets_in_memory_max = 2;
-    EXPECT_THAT(Reducer::Create(&communicator, table, options),
-                InvalidArgument("gradient_as_bucket_view and buckets_in_memory_max"));
   });
 }
 

@@ -94,10 +94,6 @@ absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text) {
   return chosen;
 }
 
-double AlgorithmBandwidth(int64_t bytes, double seconds) {
-  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
-}
-
 double BusFactor(const Operation& operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   if (operation.is(Collective::kAllReduce)) return 2 * others;

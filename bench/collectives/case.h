@@ -40,11 +40,9 @@ std::string Name(const Operation& operation);
 // Reads "all", or names with commas between. INVALID_ARGUMENT lists the known names.
 absl::StatusOr<std::vector<Operation>> ParseOperations(absl::string_view text);
 
-// Size of the whole vector / time, in GB/s (10^9 bytes); 0 for no time. The whole vector of an all-gather is its output, that of a
-// reduce-scatter its input.
-double AlgorithmBandwidth(int64_t bytes, double seconds);
-// Bus bandwidth / algorithm bandwidth: what an optimal algorithm moves through each rank's link, per byte of the vector. Bus bandwidth is
-// comparable with the rate of the hardware, whatever the number of ranks.
+// Bus bandwidth / algorithm bandwidth. Algorithm bandwidth is the size of the whole vector / time; the whole vector of an all-gather is
+// its output, that of a reduce-scatter its input. The quotient is what an optimal algorithm moves through each rank's link, per byte of
+// the vector. Bus bandwidth is comparable with the rate of the hardware, whatever the number of ranks.
 double BusFactor(const Operation& operation, int ranks);
 
 // Page-aligned memory of zeros. `allocator` null: ordinary memory, or RESOURCE_EXHAUSTED. Else memory of that communicator's allocator,

@@ -182,7 +182,7 @@ class RankProgram {
     LOCKSTEP_RETURN_IF_ERROR(measured.Run(1));
     LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t wrong, group_.Sum(measured.CountWrong()));
     const double seconds = Median(rounds);
-    const double algbw = AlgorithmBandwidth(size.bytes, seconds);
+    const double algbw = static_cast<double>(size.bytes) / seconds / 1e9;
     const double busbw = algbw * BusFactor(kind.operation, group_.size());
     wrong_ += wrong;
     if (size.bytes > 0) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -7,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "bench/collectives/case.h"
@@ -103,21 +101,6 @@ TEST(ParseOperations, ListsTheKnownNamesForAWrongOne) {
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("all_reduce"), HasSubstr("send_receive"))))
         << text;
   }
-}
-
-TEST(AlgorithmBandwidth, CountsDecimalGigabytes) {
-  EXPECT_DOUBLE_EQ(AlgorithmBandwidth(3'000'000'000, 1.5), 2.0);
-  EXPECT_DOUBLE_EQ(AlgorithmBandwidth(0, 1.5), 0.0);
-  EXPECT_DOUBLE_EQ(AlgorithmBandwidth(8, 0), 0.0);
-}
-
-TEST(BusFactor, IsThatOfNcclTests) {
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllReduce}, 2), 1.0);
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllReduce}, 4), 1.5);
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kAllGather}, 4), 0.75);
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kReduceScatter}, 8), 0.875);
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kBroadcast}, 8), 1.0);
-  EXPECT_DOUBLE_EQ(BusFactor({Collective::kReduce}, 8), 1.0);
 }
 
 constexpr int64_t kBytes = 4000;

@@ -163,9 +163,7 @@ class FindPeer(unittest.TestCase):
         peer = self.find('pytorch')
         self.assertEqual((peer.version, peer.command), ('PyTorch 1.13.1 over Gloo', ['python3', '/sources/torch_runner.py']))
 
-    def test_versions_are_read_and_commands_to_install_name_packages(self):
-        self.assertEqual(implementations.mpi_version('mpirun (Open MPI) 5.0.1\n\nReport bugs to ...\n'), ('openmpi', '5.0.1'))
-        self.assertEqual(implementations.mpi_version('HYDRA build details:\n    Version:        4.0.2\n'), ('mpich', '4.0.2'))
+    def test_other_mpis_are_none_and_commands_to_install_name_packages(self):
         for text in ('', 'Intel(R) MPI Library 2021', 'HYDRA', 'OpenRTE'):
             self.assertIsNone(implementations.mpi_version(text), text)
         self.assertEqual(implementations.how_to_install('gloo'), 'apt-get install --no-install-recommends g++ libgloo-dev')

@@ -93,42 +93,27 @@ absl::StatusOr<std::string> BareFabric::Address() const {
   return address;
 }
 
-absl::StatusOr<bool> BareFabric::PostReceives(char* target, Half* half) {
+absl::StatusOr<bool> BareFabric::Post(char* data, Half* half) {
   bool posted = false;
-  while (half->posted_bytes < half->bytes && !receive_slots_.empty()) {
-    Slot* const slot = receive_slots_.back();
+  while (half->posted_bytes < half->bytes && !half->slots->empty()) {
+    Slot* const slot = half->slots->back();
     slot->bytes = std::min(piece_bytes_, half->bytes - half->posted_bytes);
-    const int64_t result = fi_trecv(endpoint_, target + half->posted_bytes, slot->bytes, nullptr, peer_,
-                                    TagOf(received_), /*ignore=*/0, &slot->context);
+    char* const piece = data + half->posted_bytes;
+    const uint64_t tag = TagOf(*half->pieces);
+    const bool inject = !slot->receives && slot->bytes <= info_->tx_attr->inject_size;
+    const int64_t result =
+        slot->receives ? fi_trecv(endpoint_, piece, slot->bytes, nullptr, peer_, tag, /*ignore=*/0, &slot->context)
+        : inject       ? fi_tinject(endpoint_, piece, slot->bytes, peer_, tag)
+                       : fi_tsend(endpoint_, piece, slot->bytes, nullptr, peer_, tag, &slot->context);
     if (result == -FI_EAGAIN) break;
-    if (result != 0) return OfiStatus(*api_, result, "fi_trecv");
-    receive_slots_.pop_back();
+    if (result != 0) return OfiStatus(*api_, result, slot->receives ? "fi_trecv" : inject ? "fi_tinject" : "fi_tsend");
     half->posted_bytes += slot->bytes;
-    ++received_;
-    posted = true;
-  }
-  return posted;
-}
-
-absl::StatusOr<bool> BareFabric::PostSends(const char* source, Half* half) {
-  bool posted = false;
-  while (half->posted_bytes < half->bytes && !send_slots_.empty()) {
-    Slot* const slot = send_slots_.back();
-    slot->bytes = std::min(piece_bytes_, half->bytes - half->posted_bytes);
-    const char* const piece = source + half->posted_bytes;
-    const bool inject = slot->bytes <= info_->tx_attr->inject_size;
-    const int64_t result = inject
-                               ? fi_tinject(endpoint_, piece, slot->bytes, peer_, TagOf(sent_))
-                               : fi_tsend(endpoint_, piece, slot->bytes, nullptr, peer_, TagOf(sent_), &slot->context);
-    if (result == -FI_EAGAIN) break;
-    if (result != 0) return OfiStatus(*api_, result, inject ? "fi_tinject" : "fi_tsend");
-    half->posted_bytes += slot->bytes;
-    ++sent_;
+    ++*half->pieces;
     posted = true;
     if (inject) {
       half->done_bytes += slot->bytes;
     } else {
-      send_slots_.pop_back();
+      half->slots->pop_back();
     }
   }
   return posted;
@@ -142,8 +127,9 @@ absl::StatusOr<bool> BareFabric::Poll(Half* out, Half* in) {
   if (count < 0) return OfiStatus(*api_, count, "fi_cq_read");
   for (ssize_t i = 0; i < count; ++i) {
     Slot* const slot = static_cast<Slot*>(entries[i].op_context);
-    (slot->receives ? in : out)->done_bytes += slot->bytes;
-    (slot->receives ? receive_slots_ : send_slots_).push_back(slot);
+    Half* const half = slot->receives ? in : out;
+    half->done_bytes += slot->bytes;
+    half->slots->push_back(slot);
   }
   return true;
 }
@@ -158,14 +144,12 @@ absl::Status BareFabric::ReadError() {
 }
 
 absl::Status BareFabric::Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) {
-  Half sending;
-  sending.bytes = out_bytes;
-  Half receiving;
-  receiving.bytes = in_bytes;
+  Half sending{&send_slots_, &sent_, out_bytes};
+  Half receiving{&receive_slots_, &received_, in_bytes};
   BarePatience patience;
   while (!sending.done() || !receiving.done()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool received, PostReceives(static_cast<char*>(in), &receiving));
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool sent, PostSends(static_cast<const char*>(out), &sending));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool received, Post(static_cast<char*>(in), &receiving));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool sent, Post(static_cast<char*>(const_cast<void*>(out)), &sending));
     // Also after what was injected: providers move nothing but while they are asked.
     LOCKSTEP_ASSIGN_OR_RETURN(const bool completed, Poll(&sending, &receiving));
     if (received || sent || completed) {

@@ -57,7 +57,9 @@ class BareFabric : public BareLink {
   };
   // One direction of an exchange.
   struct Half {
-    size_t bytes = 0;
+    std::vector<Slot*>* slots;  // the free ones
+    uint64_t* pieces;           // how many were posted, in all exchanges
+    size_t bytes;
     size_t posted_bytes = 0;
     size_t done_bytes = 0;
     bool done() const { return done_bytes == bytes; }
@@ -66,9 +68,8 @@ class BareFabric : public BareLink {
   BareFabric(const OfiApi* api, OfiInfo info, std::shared_ptr<BareLink> socket);
   absl::Status Open();
   absl::StatusOr<std::string> Address() const;
-  // Post as many pieces as there are free slots, until the provider is busy. True if they posted any.
-  absl::StatusOr<bool> PostReceives(char* target, Half* half);
-  absl::StatusOr<bool> PostSends(const char* source, Half* half);
+  // Posts as many pieces as there are free slots, until the provider is busy. True if it posted any. Only receives write to `data`.
+  absl::StatusOr<bool> Post(char* data, Half* half);
   // True if something completed.
   absl::StatusOr<bool> Poll(Half* out, Half* in);
   absl::Status ReadError();

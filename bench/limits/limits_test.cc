@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
 #include "bench/limits/fabric.h"
@@ -25,73 +24,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Pair {
-  std::unique_ptr<BareSocket> a;
-  std::unique_ptr<BareSocket> b;
-};
-
-absl::StatusOr<Pair> MakePair() {
-  LOCKSTEP_ASSIGN_OR_RETURN(BareListener listener, BareListener::Create(""));
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, BareSocket::Connect(listener.port(), ""));
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket accepted, listener.Accept());
-  return Pair{std::make_unique<BareSocket>(std::move(connected)), std::make_unique<BareSocket>(std::move(accepted))};
-}
-
 std::vector<char> Bytes(size_t count, int seed) {
   std::vector<char> bytes(count);
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(i * 31 + seed);
   return bytes;
-}
-
-// More than the sockets' buffers hold, so that both ends must read in order to write.
-TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
-  const size_t count = (size_t{24} << 20) + 13;
-  const std::vector<char> from_a = Bytes(count, 1);
-  const std::vector<char> from_b = Bytes(count, 2);
-  std::vector<char> at_a(count);
-  std::vector<char> at_b(count);
-  absl::Status status_b;
-  {
-    Thread other("other", [&] { status_b = pair.b->Exchange(from_b.data(), count, at_b.data(), count); });
-    EXPECT_THAT(pair.a->Exchange(from_a.data(), count, at_a.data(), count), IsOk());
-  }
-  EXPECT_THAT(status_b, IsOk());
-  EXPECT_TRUE(at_a == from_b);
-  EXPECT_TRUE(at_b == from_a);
-}
-
-TEST(BareSocket, LeavesTheNextMessageInTheSocket) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
-  pair.b->set_piece_bytes(1 << 20);
-  ASSERT_THAT(pair.a->Send("onetwo", 6), IsOk());
-  char text[4] = "";
-  ASSERT_THAT(pair.b->Receive(text, 3), IsOk());
-  EXPECT_STREQ(text, "one");
-  ASSERT_THAT(pair.b->Receive(text, 3), IsOk());
-  EXPECT_STREQ(text, "two");
-  EXPECT_THAT(pair.b->Receive(text, 0), IsOk());
-}
-
-TEST(BareSocket, APeerThatIsGoneIsAnError) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Pair pair, MakePair());
-  pair.a.reset();
-  char byte;
-  EXPECT_THAT(pair.b->Receive(&byte, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
-}
-
-TEST(BareSocket, UsesTheCongestionControlThatItWasTold) {
-  // Every kernel has reno, and lets everyone use it.
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareListener listener, BareListener::Create("reno"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket connected, BareSocket::Connect(listener.port(), "reno"));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket accepted, listener.Accept());
-  EXPECT_EQ(connected.CongestionControl(), "reno");
-  EXPECT_EQ(accepted.CongestionControl(), "reno");
-  EXPECT_THAT(BareListener::Create("", "nowhere"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
-  EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'::1' is no IPv4 address")));
-  EXPECT_THAT(BareListener::Create("no-such"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
 }
 
 // Two sides of this process, each doing the same.
@@ -106,11 +42,40 @@ void OnBothSides(const Do& side) {
   side(0, std::make_shared<BareSocket>(std::move(socket)));
 }
 
-// The last byte is another.
-std::vector<char> Filled(size_t bytes, char value) {
-  std::vector<char> filled(bytes - 1, value);
-  filled.push_back('z');
-  return filled;
+// More than the sockets' buffers hold, so that both ends must read in order to write.
+TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
+  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
+    const size_t count = (size_t{24} << 20) + 13;
+    const std::vector<char> out = Bytes(count, side);
+    std::vector<char> in(count);
+    EXPECT_THAT(socket->Exchange(out.data(), count, in.data(), count), IsOk());
+    EXPECT_TRUE(in == Bytes(count, 1 - side));
+  });
+}
+
+TEST(BareSocket, LeavesTheNextMessageInTheSocketAndTellsThatThePeerIsGone) {
+  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
+    if (side == 0) {
+      EXPECT_THAT(socket->Send("onetwo", 6), IsOk());
+      return;
+    }
+    socket->set_piece_bytes(1 << 20);
+    char text[4] = "";
+    ASSERT_THAT(socket->Receive(text, 3), IsOk());
+    EXPECT_STREQ(text, "one");
+    ASSERT_THAT(socket->Receive(text, 3), IsOk());
+    EXPECT_STREQ(text, "two");
+    EXPECT_THAT(socket->Receive(text, 0), IsOk());
+    EXPECT_THAT(socket->Receive(text, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
+  });
+}
+
+TEST(BareSocket, RefusesAddressesAndCongestionControlsThatThereAreNot) {
+  EXPECT_THAT(BareListener::Create("", "nowhere"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'nowhere' is no IPv4 address")));
+  EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'::1' is no IPv4 address")));
+  EXPECT_THAT(BareListener::Create("no-such"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
 }
 
 class BareFabricOver : public ::testing::TestWithParam<std::string> {};
@@ -124,10 +89,10 @@ TEST_P(BareFabricOver, ExchangesBothWays) {
     for (const size_t piece_bytes : {BareFabric::kWhole, BareFabric::kPieceBytes}) {
       fabric->set_piece_bytes(piece_bytes);
       for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{300'000}, (size_t{5} << 20) + 13}) {
-        const std::vector<char> out = Filled(bytes, side == 0 ? 'a' : 'b');
+        const std::vector<char> out = Bytes(bytes, side);
         std::vector<char> in(bytes);
         ASSERT_THAT(fabric->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
-        EXPECT_TRUE(in == Filled(bytes, side == 0 ? 'b' : 'a')) << bytes << " bytes";
+        EXPECT_TRUE(in == Bytes(bytes, 1 - side)) << bytes << " bytes";
       }
     }
     // Until the other has everything, too: what moves its bytes is this side's polling.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
@@ -85,13 +84,6 @@ absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, s
     }
   }
   return absl::OkStatus();
-}
-
-std::string BareSocket::CongestionControl() const {
-  char name[16] = "";  // TCP_CA_NAME_MAX
-  socklen_t length = sizeof(name) - 1;
-  if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "unknown";
-  return name;
 }
 
 absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_control, const std::string& host) {

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -72,9 +71,6 @@ class BareSocket : public BareLink {
 
   void set_piece_bytes(size_t bytes) override { piece_bytes_ = bytes; }
   absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) override;
-
-  // What the kernel says that this socket uses.
-  std::string CongestionControl() const;
 
  private:
   friend class BareListener;

@@ -71,18 +71,6 @@ LOCKSTEP_BENCH_ADD(Avx2, __attribute__((target("avx2"))))
 LOCKSTEP_BENCH_ADD(Avx512, __attribute__((target("avx512f"))))
 #endif
 
-using Add = void (*)(float*, float*, size_t);
-
-Add Choose() {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return &AddToBothAvx512;
-  if (__builtin_cpu_supports("avx2")) return &AddToBothAvx2;
-#endif
-  return &AddToBothPlain;
-}
-
-const Add kAdd = Choose();
-
 absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   const int anonymous = file == kNoFile ? MAP_ANONYMOUS : 0;
   if (anonymous == 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0)
@@ -94,7 +82,13 @@ absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
 
 }  // namespace
 
-void AddToBoth(float* a, float* b, size_t count) { kAdd(a, b, count); }
+void AddToBoth(float* a, float* b, size_t count) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return AddToBothAvx512(a, b, count);
+  if (__builtin_cpu_supports("avx2")) return AddToBothAvx2(a, b, count);
+#endif
+  AddToBothPlain(a, b, count);
+}
 
 absl::StatusOr<DirectAllReduce> DirectAllReduce::Create(size_t bytes_max, int file) {
   static_assert(2 * sizeof(SharedFlag) <= kVectorsBegin);

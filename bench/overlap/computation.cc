@@ -101,8 +101,7 @@ class BusyComputation : public Computation {
 
 class AwayComputation : public Computation {
  public:
-  AwayComputation(const ComputePlan& plan, std::vector<bool> awaited)
-      : forward_ns_(Nanoseconds(plan.forward_seconds)), awaited_(std::move(awaited)) {
+  explicit AwayComputation(const ComputePlan& plan) : forward_ns_(Nanoseconds(plan.forward_seconds)) {
     for (const double seconds : plan.backward_seconds) backward_ns_.push_back(Nanoseconds(seconds));
     // A nanosecond, rather than the 50 us by which the kernel may be late otherwise.
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
@@ -114,9 +113,9 @@ class AwayComputation : public Computation {
     Await();
   }
   void Backward(size_t parameter) override {
-    if (backward_ns_[parameter] == 0 && awaited_.empty()) return;
+    if (backward_ns_[parameter] == 0) return;
     done_ns_ += backward_ns_[parameter];
-    if (awaited_.empty() || awaited_[parameter]) Await();
+    Await();
   }
 
  private:
@@ -128,7 +127,6 @@ class AwayComputation : public Computation {
   }
 
   const int64_t forward_ns_;
-  const std::vector<bool> awaited_;
   std::vector<int64_t> backward_ns_;
   int64_t done_ns_ = 0;  // when all parts so far are done, by CLOCK_MONOTONIC
 };
@@ -223,8 +221,8 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
   return std::make_unique<BusyComputation>(plan, units_per_second, std::move(gradients), value);
 }
 
-std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited) {
-  return std::make_unique<AwayComputation>(plan, std::move(awaited));
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan) {
+  return std::make_unique<AwayComputation>(plan);
 }
 
 std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream) {

@@ -70,8 +70,8 @@ std::unique_ptr<Computation> MakeBusyComputation(const ComputePlan& plan, double
 
 // Sleeps until the parts of the plan, one after the other from Begin() on, would be done elsewhere. What the caller does in between
 // delays nothing. Touches no gradient, as an accelerator writes memory without the core. Makes the calling thread's timers exact
-// (PR_SET_TIMERSLACK). `awaited`: by parameter, whether Backward() sleeps; otherwise it returns early. Empty: it always sleeps.
-std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan, std::vector<bool> awaited);
+// (PR_SET_TIMERSLACK).
+std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan);
 
 // Enqueues on the stream, which it borrows, a wait for each part of the plan that takes time: on a GPU a kernel of one thread that
 // watches the clock, on the host a sleep of the stream's thread. Touches no gradient.

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -47,8 +46,6 @@ ABSL_FLAG(std::string, compute, "busy",
           "device to communication");
 ABSL_FLAG(double, compute_ms, 0,
           "of a step, a third of it forward; 0: such that backward takes as long as communication alone");
-ABSL_FLAG(bool, wake_per_bucket, false,
-          "with --compute away, the thread that marks gradients wakes for the last of each bucket only");
 ABSL_FLAG(std::string, device, "host",
           "where gradients are: host, or cuda, on the host's GPUs in turn; exit status 77 without one");
 ABSL_FLAG(std::string, backend, "auto",
@@ -109,9 +106,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
   const double compute_ms = absl::GetFlag(FLAGS_compute_ms);
   if (!(compute_ms >= 0) || compute_ms > 1e6) {
     return invalid(absl::StrCat("a step cannot compute for ", compute_ms, " ms"));
-  }
-  if (absl::GetFlag(FLAGS_wake_per_bucket) && options.compute != ComputeKind::kAway) {
-    return invalid("who computes does not sleep: --wake_per_bucket goes with --compute away");
   }
   const std::string device = absl::GetFlag(FLAGS_device);
   options.on_gpu = device == "cuda";
@@ -267,26 +261,12 @@ class OverlapProgram {
         computation_ = MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
         break;
       case ComputeKind::kAway:
-        computation_ = MakeAwayComputation(plan_, AwaitedGradients());
+        computation_ = MakeAwayComputation(plan_);
         break;
       case ComputeKind::kStream:
         computation_ = MakeStreamComputation(plan_, place_.replay.stream);
     }
     return absl::OkStatus();
-  }
-
-  // The last of each bucket's, in the order of backward, or none in particular.
-  std::vector<bool> AwaitedGradients() const {
-    if (!absl::GetFlag(FLAGS_wake_per_bucket)) return {};
-    const BucketPlan& plan = replay_->reducer().plan();
-    std::vector<bool> awaited(plan.locations.size());
-    std::vector<bool> seen(plan.buckets.size());
-    for (size_t p = 0; p < plan.locations.size(); ++p) {
-      const size_t bucket = plan.locations[p].bucket;
-      awaited[p] = !seen[bucket];
-      seen[bucket] = true;
-    }
-    return awaited;
   }
 
   // Returns the steps of a round, equal on all ranks.
@@ -367,7 +347,6 @@ class OverlapProgram {
         absl::StrFormat(
             "%s, %.3f ms a step, a third of it forward%s", Name(options_.compute), plan_.total_seconds() * 1e3,
             flag(absl::GetFlag(FLAGS_compute_ms) == 0, ": chosen so that backward takes as long as communication")));
-    if (absl::GetFlag(FLAGS_wake_per_bucket)) add("wakes", "once for each bucket");
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
     add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");

@@ -87,7 +87,6 @@ expect_refusal 'gradients on a GPU are computed by a stream' --device=cuda
 expect_refusal '1 ranks have nothing to average' --nproc=1
 for ms in -1 nan inf; do expect_refusal 'a step cannot compute for' --compute_ms=$ms; done
 expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=ofi
-expect_refusal 'who computes does not sleep' --wake_per_bucket
 expect_refusal 'a round at least' --rounds=0
 expect_refusal 'of a millisecond' --round_ms=0
 expect_refusal "'mlp' is no flag" mlp

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -224,29 +223,6 @@ TEST(BufferSet, LeavesWhatItHandedOutBefore) {
   });
 }
 
-TEST(BufferSet, OverwritesInPlaceWhereItIsAskedTo) {
-  for (int size = 2; size <= 4; ++size) {
-    RunWorld(size, [&](Communicator& communicator) {
-      const Tensors buffers(Usual(), communicator.rank().value());
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set,
-                                    BufferSet::Create(&communicator, absl::OkStatus(), buffers.views()));
-      LOCKSTEP_EXPECT_OK(set->BroadcastInPlace(absl::OkStatus(), buffers.views(), Rank(size - 1)));
-      Tensors::ExpectFrom(size - 1, 0, buffers.views());
-    });
-  }
-}
-
-TEST(BufferSet, OfOneRankCopies) {
-  SelfCommunicator communicator(16);
-  const Tensors buffers(Usual(), 0);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set, BufferSet::Create(&communicator, absl::OkStatus(), buffers.views()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FreshBuffers fresh, set->Broadcast(absl::OkStatus(), buffers.views(), Rank(0)));
-  Tensors::ExpectFrom(0, 0, fresh.views());
-  EXPECT_NE(fresh.views()[0].data(), buffers.views()[0].data());
-  LOCKSTEP_EXPECT_OK(set->BroadcastInPlace(absl::OkStatus(), buffers.views(), Rank(0)));
-  Tensors::ExpectFrom(0, 0, buffers.views());
-}
-
 TEST(BufferSet, OfNothingIsNothing) {
   RunWorld(2, [&](Communicator& communicator) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto set, BufferSet::Create(&communicator, absl::OkStatus(), {}));
@@ -254,32 +230,6 @@ TEST(BufferSet, OfNothingIsNothing) {
     EXPECT_TRUE(fresh.views().empty());
     LOCKSTEP_EXPECT_OK(set->BroadcastInPlace(absl::OkStatus(), {}, Rank(1)));
   });
-}
-
-TEST(BufferSet, IsRefusedWhereRanksDiffer) {
-  const struct {
-    Layout odd;
-    const char* says;
-  } cases[] = {
-      {{DType::kF32, {3, 2}, {}}, "the shape of parameter 1 'of the buffers' differs: [2, 3] on rank 0, [3, 2]"},
-      {{DType::kI32, {2, 3}, {}}, "differs: f32 on rank 0, i32 on rank 1"},
-      {{DType::kF32, {2, 3}, {1, 2}}, "row-major on rank 0, strides [1, 2] on rank 1"},
-      {{DType::kF32, {2, 3}, {4, 1}}, "rank 1 cannot take part: buffers: tensor 1 f32[2, 3] strides [4, 1]"},
-  };
-  for (const auto& bad : cases) {
-    RunWorld(2, [&](Communicator& communicator) {
-      const bool odd = communicator.rank() == Rank(1);
-      const Layout usual = {DType::kF32, {2, 3}, {}};
-      const Tensors buffers({{DType::kU8, {1}, {}}, odd ? bad.odd : usual}, communicator.rank().value());
-      const absl::Status result = BufferSet::Create(&communicator, absl::OkStatus(), buffers.views()).status();
-      if (odd && bad.odd.strides == std::vector<int64_t>{4, 1}) {
-        EXPECT_THAT(result, InvalidArgument("buffers: tensor 1 f32[2, 3] strides [4, 1] on host is not dense"));
-      } else {
-        EXPECT_THAT(result, FailedPrecondition(bad.says));
-      }
-      LOCKSTEP_EXPECT_OK(BufferSet::Create(&communicator, absl::OkStatus(), {}).status());
-    });
-  }
 }
 
 TEST(BufferSet, TellsTheOthersWhyARankCannotTakePart) {

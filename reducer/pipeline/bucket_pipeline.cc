@@ -39,7 +39,20 @@ absl::Status BucketPipeline::CreateStreams() {
   }
   if (!settings_.optimizer) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(optimizer_, device_->CreateStream("lockstep-opt"));
+  LOCKSTEP_ASSIGN_OR_RETURN(optimized_, device_->CreateEvent());
   return absl::OkStatus();
+}
+
+void BucketPipeline::DestroyStreams() {
+  copy_in_.reset();
+  collective_.reset();
+  copy_out_.reset();
+  optimizer_.reset();
+}
+
+absl::Status BucketPipeline::WaitForOptimizer(Stream& stream) {
+  LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_.get()));
+  return stream.Wait(optimized_.get());
 }
 
 absl::Status BucketPipeline::CreateEvents(Bucket& bucket) {
@@ -59,7 +72,7 @@ absl::Status BucketPipeline::RenewHookCommunicator() {
 void BucketPipeline::Begin(const Step& step) {
   step_ = step;
   hook_issue_failed_ = false;
-  optimized_.clear();
+  stepped_.clear();
 }
 
 absl::Status BucketPipeline::Launch(Bucket& bucket) {
@@ -214,7 +227,7 @@ absl::Status BucketPipeline::Optimize(Bucket& bucket, Stream* stream) {
     parameters.push_back(bucket.plan().slots[s].parameter);
     gradients.push_back(bucket.slots[s].target);
   }
-  optimized_.push_back(bucket.index());
+  stepped_.push_back(bucket.index());
   return settings_.optimizer({bucket.index(), step_.buckets, parameters, gradients,
                               bucket.plan().sparse ? &bucket.sparse_average : nullptr, stream});
 }

@@ -121,7 +121,7 @@ class BucketPipeline {
   virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
-  const std::vector<size_t>& optimized() const { return optimized_; }
+  const std::vector<size_t>& optimized() const { return stepped_; }
 
  protected:
   BucketPipeline(const Parts& parts, Settings settings, bool copies_at_once);
@@ -141,6 +141,11 @@ class BucketPipeline {
   virtual absl::Status EnqueueEnd(Bucket& bucket) = 0;
 
   // ---- What they have in common.
+
+  // Of the streams, in the order in which work flows, so that none waits for one that is gone. By the destructors, once all is done.
+  void DestroyStreams();
+  // Makes the stream wait for what the optimizer has enqueued or done so far.
+  absl::Status WaitForOptimizer(Stream& stream);
 
   BucketRecord& RecordOf(const Bucket& bucket) const { return step_.record->buckets[bucket.index()]; }
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
@@ -168,8 +173,10 @@ class BucketPipeline {
   // Constant once created.
   std::unique_ptr<Stream> copy_in_;
   std::unique_ptr<Stream> collective_;
-  std::unique_ptr<Stream> copy_out_;   // null where gradients are reduced in place
-  std::unique_ptr<Stream> optimizer_;  // null where there is no optimizer
+  std::unique_ptr<Stream> copy_out_;  // null where gradients are reduced in place
+  // Null where there is no optimizer.
+  std::unique_ptr<Stream> optimizer_;
+  std::unique_ptr<Event> optimized_;
 
   // Changed between steps only.
   std::unique_ptr<Communicator> hook_communicator_;
@@ -185,7 +192,7 @@ class BucketPipeline {
   absl::Status Optimize(Bucket& bucket, Stream* stream);
 
   bool hook_issue_failed_ = false;  // in this step; of the thread that launches
-  std::vector<size_t> optimized_;   // of the thread that calls the optimizer, until it has been waited for
+  std::vector<size_t> stepped_;     // buckets; of the thread that calls the optimizer, until it has been waited for
 };
 
 // Of buckets on the host (reducer/pipeline/host_pipeline.cc).

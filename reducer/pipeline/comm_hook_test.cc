@@ -84,17 +84,6 @@ TEST_F(HostCompletedHook, HoldsTheStreamUntilItIsCompleted) {
   LOCKSTEP_EXPECT_OK(bucket_.status);
 }
 
-TEST_F(HostCompletedHook, MayCompleteBeforeItReturns) {
-  const auto hook = MakeHostCompletedHook("mine", kLong, [](HookBucket& bucket, auto completion) {
-    *static_cast<float*>(bucket.data) *= 2;
-    completion->Done(absl::OkStatus());
-  });
-  float value = 3;
-  bucket_.data = &value;
-  RunHook(*hook);
-  EXPECT_EQ(value, 6);
-}
-
 TEST_F(HostCompletedHook, TheFirstCompletionCounts) {
   for (const bool fails_first : {true, false}) {
     const absl::Status first = fails_first ? absl::DataLossError("first") : absl::OkStatus();

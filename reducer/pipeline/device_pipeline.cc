@@ -40,17 +40,12 @@ class DevicePipeline final : public BucketPipeline {
     // What is on the streams uses buckets.
     (void)Synchronize(Deadline::Infinite());
     watch_.reset();
-    copy_in_.reset();
-    collective_.reset();
-    copy_out_.reset();
-    optimizer_.reset();
+    DestroyStreams();
   }
 
   absl::Status CreateStreams() override {
     LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateStreams());
     LOCKSTEP_ASSIGN_OR_RETURN(watch_, HostDevice()->CreateStream("lockstep-watch"));
-    if (optimizer_ == nullptr) return absl::OkStatus();
-    LOCKSTEP_ASSIGN_OR_RETURN(optimized_event_, device_->CreateEvent());
     return absl::OkStatus();
   }
 
@@ -69,8 +64,7 @@ class DevicePipeline final : public BucketPipeline {
     // uses the buckets.
     if (optimizer_ == nullptr) return stream.Wait(ReleasedBy(last));
     LOCKSTEP_RETURN_IF_ERROR(watch_->Synchronize(Deadline::Infinite()));
-    LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
-    return stream.Wait(optimized_event_.get());
+    return WaitForOptimizer(stream);
   }
 
   absl::Status Synchronize(Deadline deadline) override {
@@ -275,9 +269,7 @@ class DevicePipeline final : public BucketPipeline {
   }
 
   const kernels::BucketKernels* const kernels_;
-  // Constant once created.
-  std::unique_ptr<Stream> watch_;           // of the host
-  std::unique_ptr<Event> optimized_event_;  // null where there is no optimizer
+  std::unique_ptr<Stream> watch_;  // of the host; constant once created
 };
 
 }  // namespace

@@ -23,24 +23,11 @@ class HostPipeline final : public BucketPipeline {
   ~HostPipeline() override {
     // Closures on the streams point to this and to buckets.
     (void)Synchronize(Deadline::Infinite());
-    // In the order in which work flows, so that no stream waits for one that is gone.
-    copy_in_.reset();
-    collective_.reset();
-    copy_out_.reset();
-    optimizer_.reset();
-  }
-
-  absl::Status CreateStreams() override {
-    LOCKSTEP_RETURN_IF_ERROR(BucketPipeline::CreateStreams());
-    if (optimizer_ == nullptr) return absl::OkStatus();
-    LOCKSTEP_ASSIGN_OR_RETURN(optimized_event_, device_->CreateEvent());
-    return absl::OkStatus();
+    DestroyStreams();
   }
 
   absl::Status MakeWait(Stream& stream, Bucket& last) override {
-    if (optimizer_ == nullptr) return stream.Wait(last.copied_out.get());
-    LOCKSTEP_RETURN_IF_ERROR(optimizer_->Record(optimized_event_.get()));
-    return stream.Wait(optimized_event_.get());
+    return optimizer_ == nullptr ? stream.Wait(last.copied_out.get()) : WaitForOptimizer(stream);
   }
 
   absl::Status Synchronize(Deadline deadline) override {
@@ -166,8 +153,6 @@ class HostPipeline final : public BucketPipeline {
     const int ranks = communicator_->size();
     return settings_.factors.copy_out * ranks / std::max(1, ranks - joined);
   }
-
-  std::unique_ptr<Event> optimized_event_;  // constant once created; null where there is no optimizer
 };
 
 }  // namespace

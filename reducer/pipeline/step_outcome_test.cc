@@ -13,7 +13,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/noting_communicator.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -133,29 +132,6 @@ TEST_F(StepOutcomeTest, EveryStepStartsAnewAndHasATopicOfItsOwn) {
   EXPECT_THAT(NotesOf(world_.communicator(1), 2), IsOkAndHolds(ElementsAre(Pair(Rank(0), "in step two"))));
   EXPECT_THAT(outcome_.Conclude(1, "More."),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("backward 2 is incomplete: rank 0: in step")));
-}
-
-TEST(StepOutcome, CountsTheRanksWhoseNotesAreLost) {
-  class Forgetful : public testing::NotingCommunicator {
-   public:
-    using NotingCommunicator::NotingCommunicator;
-    absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(uint64_t topic, int count,
-                                                                            Deadline deadline) override {
-      EXPECT_EQ(topic, kFirstTopic + 7);
-      EXPECT_EQ(count, 3);
-      EXPECT_FALSE(deadline.infinite());
-      return absl::DeadlineExceededError("nobody wrote");
-    }
-  };
-  LoopbackWorld world(1);
-  Forgetful communicator(world.communicator(0), nullptr);
-  StepOutcome outcome(&communicator);
-  outcome.set_first_topic(kFirstTopic);
-  outcome.Begin(7);
-  EXPECT_THAT(
-      outcome.Conclude(3, "More."),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               "backward 7 is incomplete: 3 rank(s) failed, whose messages did not arrive (nobody wrote). More."));
 }
 
 }  // namespace

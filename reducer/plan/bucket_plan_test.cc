@@ -1,18 +1,19 @@
 // Bucket plans: from the expected order, and by other means (orders that were seen, groups that come from elsewhere, delayed and
-// sparse parameters, another dtype on the wire).
+// sparse parameters, another dtype on the wire); and plans as text.
 
 #include "reducer/plan/bucket_plan.h"
 
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "reducer/plan/plan_testing.h"
 #include "reducer/plan/status_trailer.h"
@@ -21,7 +22,6 @@ namespace lockstep {
 namespace testing {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kUnlimited = SIZE_MAX;
 
 Parameter Of(DType dtype, const std::vector<int64_t>& shape, DeviceId device = {}) {
@@ -93,41 +93,6 @@ TEST(BucketPlan, TakesParametersInReverseOrderUpToTheCaps) {
   for (const auto& c : cases) EXPECT_EQ(GroupsOf(PlanBuckets(c.table, c.rules)), c.groups) << c.what;
 }
 
-TEST(BucketPlan, IgnoredParametersHaveNoPlace) {
-  std::vector<Parameter> table(4, F32(1));
-  table[3].ignored = table[1].ignored = true;
-  const BucketPlan plan = PlanBuckets(table, {{4}});
-  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2), ElementsAre(0)));
-  EXPECT_EQ(plan.locations[1].bucket, BucketPlan::Location::kIgnored);
-  EXPECT_EQ(plan.locations[0].bucket, 1);
-}
-
-TEST(BucketPlan, EveryDTypeAndDeviceUsesUpTheCapsByItself) {
-  const DeviceId gpu0 = {DeviceKind::kCuda, 0};
-  const DeviceId gpu1 = {DeviceKind::kCuda, 1};
-  std::vector<Parameter> table;
-  for (int i = 0; i < 3; ++i) {
-    table.push_back(Of(DType::kF32, {1}));
-    table.push_back(Of(DType::kF16, {2}));
-    table.push_back(Of(DType::kF32, {1}, gpu0));
-    table.push_back(Of(DType::kF32, {1}, gpu1));
-  }
-  // For each key: one gradient, then two.
-  const BucketPlan plan = PlanBuckets(table, {{4, 8}});
-  EXPECT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(11), ElementsAre(10), ElementsAre(9), ElementsAre(8),
-                                          ElementsAre(7, 3), ElementsAre(6, 2), ElementsAre(5, 1), ElementsAre(4, 0)));
-  EXPECT_EQ(plan.buckets[4].device, gpu1);
-  EXPECT_EQ(plan.buckets[6].dtype, DType::kF16);
-}
-
-TEST(BucketPlan, AGradientOfNoElementsHasASlotAndFillsNoCap) {
-  const std::vector<Parameter> table = {F32(3), Of(DType::kF32, {4, 0}), F32(3)};
-  const BucketPlan plan = PlanBuckets(table, {{16}});
-  ASSERT_THAT(GroupsOf(plan), ElementsAre(ElementsAre(2, 1, 0)));
-  EXPECT_EQ(plan.buckets[0].slots[1].elements, 0);
-  EXPECT_EQ(plan.buckets[0].slots[1].offset, plan.buckets[0].slots[2].offset);
-}
-
 TEST(BucketPlan, ABucketOfNoElementsIsItsMark) {
   const BucketPlan plan = PlanBuckets({Of(DType::kF64, {0})}, {{kUnlimited}});
   ASSERT_EQ(plan.buckets.size(), 1);
@@ -171,15 +136,6 @@ TEST(GroupByCaps, FollowsTheOrderItIsGiven) {
               ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
   EXPECT_THAT(GroupByCaps(Ones(5), Caps({4, 8}), order),
               ElementsAre(ElementsAre(2), ElementsAre(0, 4), ElementsAre(1, 3)));
-}
-
-TEST(GroupByCaps, NumbersBucketsByTheirLastGradientInThatOrder) {
-  std::vector<Parameter> table = Ones(4);
-  table[0].dtype = table[2].dtype = DType::kF16;
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{0, 1, 3, 2}),
-              ElementsAre(ElementsAre(1, 3), ElementsAre(0, 2)));
-  EXPECT_THAT(GroupByCaps(table, Caps({kUnlimited}), Order{1, 0, 2, 3}),
-              ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
 TEST(GroupByCaps, GivesASparseParameterABucketInItsPlace) {
@@ -300,54 +256,6 @@ TEST(LayOut, SendsRealFloatsInTheWiresDTypeAndAlignsBoth) {
       }
     }
   }
-}
-
-std::vector<Parameter> ResNet50() {
-  std::vector<Parameter> table;
-  const auto convolution = [&](int64_t out, int64_t in, int64_t kernel) {
-    table.push_back(Of(DType::kF32, {out, in, kernel, kernel}));
-    table.push_back(F32(out));  // the norm behind it: scale and shift
-    table.push_back(F32(out));
-  };
-  convolution(64, 3, 7);
-  int64_t in = 64;
-  const int64_t depths[] = {3, 4, 6, 3};
-  for (int stage = 0; stage < 4; ++stage) {
-    const int64_t width = int64_t{64} << stage;
-    for (int64_t block = 0; block < depths[stage]; ++block) {
-      convolution(width, in, 1);
-      convolution(width, width, 3);
-      convolution(4 * width, width, 1);
-      if (block == 0) convolution(4 * width, in, 1);
-      in = 4 * width;
-    }
-  }
-  table.push_back(Of(DType::kF32, {1000, 2048}));
-  table.push_back(F32(1000));
-  return table;
-}
-
-TEST(BucketPlan, OfResNet50StartsSmallAndContinuesNear25MiB) {
-  const std::vector<Parameter> table = ResNet50();
-  ASSERT_EQ(table.size(), 161);
-  const size_t total = std::accumulate(table.begin(), table.end(), size_t{0},
-                                       [](size_t sum, const Parameter& parameter) { return sum + parameter.bytes(); });
-  ASSERT_EQ(total, size_t{4} * 25557032);
-
-  const BucketPlan plan = PlanBuckets(table, {{kMiB, 25 * kMiB}});
-  ASSERT_EQ(plan.buckets.size(), 5) << ToString(plan);
-  // The classifier: its weights alone are more than the small cap.
-  EXPECT_THAT(GroupsOf(plan)[0], ElementsAre(160, 159));
-  const size_t largest = size_t{4} * 512 * 512 * 9;
-  size_t planned = 0;
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    planned += plan.buckets[b].bytes();
-    if (b == 0 || b == 4) continue;
-    EXPECT_GE(plan.buckets[b].bytes(), 25 * kMiB);
-    EXPECT_LT(plan.buckets[b].bytes(), 25 * kMiB + largest);
-  }
-  EXPECT_GE(planned, total);
-  EXPECT_LT(planned, total + total / 1000) << "alignment costs next to nothing";
 }
 
 // ---- Of random tables.
@@ -545,6 +453,136 @@ TEST(Plans, OfAnOrderKeepIt) {
       last = place[group.back()];
     }
   });
+}
+
+// ---- Plans as text.
+
+std::vector<Parameter> Table() {
+  std::vector<Parameter> table = Vectors(6, 4);
+  table[1].dtype = DType::kF16;
+  table[4].ignored = true;
+  return table;
+}
+
+PlanRules Rules() {
+  PlanRules rules;
+  rules.caps_bytes = {0};
+  return rules;
+}
+
+const BucketGroups kGroups = {{5, 0}, {1}, {2, 3}};
+
+absl::StatusOr<BucketGroups> FromText(const std::string& text) { return PlanFromText(Table(), Rules(), text); }
+
+// What reading says of the text with its third and later lines replaced.
+absl::Status Read(const std::string& buckets) {
+  const std::string good = PlanToText(Table(), kGroups);
+  const std::string head = good.substr(0, good.find("bucket 5"));
+  return FromText(head + buckets).status();
+}
+
+TEST(PlanText, IsOneLinePerBucket) {
+  EXPECT_THAT(
+      PlanToText(Table(), kGroups),
+      ::testing::MatchesRegex("lockstep-bucket-plan 1\nparameters [0-9a-f]+\nbucket 5 0\nbucket 1\nbucket 2 3\n"));
+  const std::vector<std::string> lines = absl::StrSplit(PlanToText(Table(), kGroups), '\n');
+  EXPECT_EQ(lines[1].size(), std::string("parameters ").size() + 16);
+}
+
+TEST(PlanText, ComesBack) {
+  EXPECT_THAT(FromText(PlanToText(Table(), kGroups)), IsOkAndHolds(kGroups));
+  // Also from a file whose last line has no end, or which has empty ones.
+  std::string text = PlanToText(Table(), kGroups);
+  text.pop_back();
+  EXPECT_THAT(FromText(text), IsOkAndHolds(kGroups));
+  EXPECT_THAT(FromText(absl::StrReplaceAll(text, {{"\n", "\n\n"}})), IsOkAndHolds(kGroups));
+}
+
+TEST(PlanText, ComesBackFromEveryPlanOfCaps) {
+  std::vector<Parameter> table = Table();
+  for (const size_t cap : {size_t{0}, size_t{20}, size_t{1000}}) {
+    for (const CapsFrom from : {CapsFrom::kFirst, CapsFrom::kLast}) {
+      PlanRules rules{{cap}, from};
+      rules.delayed = {2};
+      rules.delayed_trigger = 3;
+      const BucketGroups groups = GroupsOf(PlanBuckets(table, rules));
+      EXPECT_THAT(PlanFromText(table, rules, PlanToText(table, groups)), IsOkAndHolds(groups));
+    }
+  }
+}
+
+TEST(PlanText, IsRefusedWithAnotherTitle) {
+  const std::string good = PlanToText(Table(), kGroups);
+  for (const std::string& text :
+       {std::string(), std::string("\n"), std::string("bucket 5 0\n"), " " + good,
+        absl::StrReplaceAll(good, {{"plan 1", "plan 2"}}), absl::StrReplaceAll(good, {{"plan 1", "plan 1 "}})}) {
+    EXPECT_THAT(FromText(text), InvalidArgument("bucket plan, line 1: not \"lockstep-bucket-plan 1\""));
+  }
+}
+
+TEST(PlanText, IsRefusedForAnotherTable) {
+  const std::string good = PlanToText(Table(), kGroups);
+  EXPECT_THAT(FromText("lockstep-bucket-plan 1\n"), InvalidArgument("line 2: it was made for another"));
+  const size_t hash = good.find("parameters ") + std::string("parameters ").size();
+  for (size_t digit = 0; digit < 16; ++digit) {
+    std::string text = good;
+    text[hash + digit] = text[hash + digit] == '0' ? '1' : '0';
+    EXPECT_THAT(FromText(text), InvalidArgument("line 2: it was made for another"));
+  }
+  std::vector<std::vector<Parameter>> others(5, Table());
+  others[0][3].name = "q3";
+  others[1][3].shape = {2, 2};
+  others[2][3].dtype = DType::kBF16;
+  others[3].emplace_back().shape = {1};
+  others[4][4].ignored = false;
+  for (const std::vector<Parameter>& other : others) {
+    EXPECT_THAT(PlanFromText(other, Rules(), good),
+                InvalidArgument("line 2: it was made for another table of parameters"));
+  }
+}
+
+TEST(PlanText, IsRefusedWhereALineIsNoBucket) {
+  EXPECT_THAT(Read("buckets 5 0\n"), InvalidArgument("bucket plan, line 3: not a bucket"));
+  EXPECT_THAT(Read("bucket\n"), InvalidArgument("bucket plan, line 3: not a bucket"));
+  EXPECT_THAT(Read("bucket 5 0\nbucket 1\n 2 3\n"), InvalidArgument("bucket plan, line 5: not a bucket"));
+  EXPECT_THAT(Read("bucket 5 0\nbucket 1\nbucket 2 x\n"), InvalidArgument("bucket plan, line 5: not a number: x"));
+  EXPECT_THAT(Read("bucket 5 -1\n"), InvalidArgument("bucket plan, line 3: not a number: -1"));
+  EXPECT_THAT(Read("bucket 5,0\n"), InvalidArgument("bucket plan, line 3: not a number: 5,0"));
+  EXPECT_THAT(Read("bucket 5 1e0\n"), InvalidArgument("bucket plan, line 3: not a number: 1e0"));
+  EXPECT_THAT(Read("bucket 99999999999999999999999\n"),
+              InvalidArgument("line 3: not a number: 99999999999999999999999"));
+}
+
+// What CheckGroups() refuses.
+TEST(PlanText, IsRefusedWithGroupsThatCannotBe) {
+  EXPECT_THAT(Read(""), InvalidArgument("bucket plan: parameter 0 'p0' (f32[4]) is in no bucket"));
+  EXPECT_THAT(Read("bucket \n"), InvalidArgument("bucket plan: a bucket without parameters"));
+}
+
+TEST(PlanText, IsRefusedWhereItListsDelayedParameters) {
+  PlanRules rules = Rules();
+  rules.delayed = {2};
+  rules.delayed_trigger = 3;
+  EXPECT_THAT(PlanFromText(Table(), rules, PlanToText(Table(), kGroups)),
+              InvalidArgument("parameter 2 'p2' (f32[4]) is in two buckets, ignored or delayed"));
+}
+
+// Whatever a disk does to it: a plan that fits the table, or an error.
+TEST(PlanText, AnyDamageIsAnErrorOrAPlanThatFits) {
+  const std::string good = PlanToText(Table(), kGroups);
+  for (size_t at = 0; at < good.size(); ++at) {
+    EXPECT_FALSE(FromText(good.substr(0, at)).ok() && at + 1 < good.size()) << "cut at " << at;
+    for (const char byte : {'\0', '\n', ' ', '0', '7', 'b', '\xFF'}) {
+      std::string text = good;
+      text[at] = byte;
+      const auto groups = FromText(text);
+      if (groups.ok()) {
+        LOCKSTEP_EXPECT_OK(CheckGroups(Table(), Rules(), *groups));
+      } else {
+        EXPECT_EQ(groups.status().code(), absl::StatusCode::kInvalidArgument);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
@@ -71,15 +70,6 @@ TEST(StatusTrailer, EntriesAreApart) {
       trailer->Set(set);
       for (const size_t entry : entries) EXPECT_EQ(trailer->Count(entry), entry == set ? 1 : 0) << set << ", " << entry;
     }
-  }
-}
-
-TEST(StatusTrailer, ClearingLeavesNothing) {
-  for (const DType dtype : kFloatAndComplexDTypes) {
-    Trailer trailer(dtype, 1);
-    for (size_t entry = 0; entry < StatusTrailer::Elements(kSlots); ++entry) trailer->Set(entry);
-    trailer->Clear(kSlots);
-    for (size_t entry = 0; entry < StatusTrailer::Elements(kSlots); ++entry) EXPECT_EQ(trailer->Count(entry), 0);
   }
 }
 

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/device/device.h"
 #include "base/types/dtype.h"
 
 namespace lockstep {
@@ -123,18 +122,16 @@ void AddParameters(absl::Span<const Parameter> parameters, Json& json) {
   size_t count = 0;
   size_t bytes = 0;
   std::set<std::string> dtypes;
-  std::set<std::string> devices;
   for (const Parameter& parameter : parameters) {
     if (parameter.ignored) continue;
     ++count;
     bytes += parameter.bytes();
     dtypes.insert(Name(parameter.dtype));
-    devices.insert(Name(parameter.device));
   }
   json["num_parameter_tensors"] = count;
   json["total_parameter_size_bytes"] = bytes;
   json["dtypes"] = dtypes;
-  json["is_multi_device_module"] = devices.size() > 1;
+  json["is_multi_device_module"] = false;  // CheckParameters() has refused that
 }
 
 void AddSampledStep(const ReducerRecord& record, Json& json) {

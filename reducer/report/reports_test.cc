@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,17 +40,6 @@ BucketPlan Plan(const std::vector<size_t>& parameters) {
     plan.buckets.back().slots.resize(count);
   }
   return plan;
-}
-
-TEST(BucketRecord, TakesTheTimeItself) {
-  BucketRecord bucket;
-  const StepTime before = StepClock::now();
-  bucket.Began(Stage::kCollective);
-  bucket.Ended(Stage::kCollective);
-  const StepTime after = StepClock::now();
-  EXPECT_LE(before, bucket.at(Stage::kCollective).begin);
-  EXPECT_LE(bucket.at(Stage::kCollective).begin, bucket.at(Stage::kCollective).end);
-  EXPECT_LE(bucket.at(Stage::kCollective).end, after);
 }
 
 TEST(BucketRecord, AStageOfSeveralPiecesLastsFromTheFirstToTheLast) {
@@ -112,37 +100,6 @@ TEST(StepRecord, EveryStepStartsAnew) {
   EXPECT_EQ(record.end, At(10));
 }
 
-TEST(StepRecord, BucketsAreRecordedByTheirOwnThreadsMeanwhile) {
-  // What ThreadSanitizer would object to, if the stages of a bucket shared memory with anything.
-  constexpr size_t kBuckets = 4;
-  constexpr int kPieces = 1000;
-  StepRecord record;
-  record.Begin(1, Plan(std::vector<size_t>(kBuckets, 1)), StepTime(), At(0));
-  std::vector<std::thread> threads;
-  for (size_t b = 0; b < kBuckets; ++b) {
-    threads.emplace_back([&bucket = record.buckets[b]] {
-      for (int piece = 0; piece < kPieces; ++piece) {
-        bucket.Began(Stage::kCollective, At(1 + piece));
-        bucket.bytes += 2;
-        bucket.Ended(Stage::kCollective, At(2 + piece));
-      }
-    });
-  }
-  for (int i = 0; i < kPieces; ++i) {
-    record.ready_order.push_back(i);
-    record.buckets[i % kBuckets].ready = StepClock::now();
-    record.buckets[i % kBuckets].launched = StepClock::now();
-  }
-  record.end_called = StepClock::now();
-  for (std::thread& thread : threads) thread.join();
-  for (const BucketRecord& bucket : record.buckets) {
-    EXPECT_EQ(bucket.bytes, 2 * kPieces);
-    EXPECT_EQ(bucket.at(Stage::kCollective).begin, At(1));
-    EXPECT_EQ(bucket.at(Stage::kCollective).end, At(1 + kPieces));
-  }
-  EXPECT_THAT(record.ready_order, SizeIs(kPieces));
-}
-
 TEST(ClockAnchor, GivesAbsoluteTimes) {
   ClockAnchor anchor;
   anchor.steady = At(100);
@@ -193,17 +150,11 @@ TEST(Statistics, TellHiddenFromExposedCommunication) {
   EXPECT_EQ(statistics.buckets_launched_in_backward, 2);
 }
 
-TEST(Statistics, ABucketThatEndsWithBackwardIsHidden) {
-  const StepRecord record = Backward(0, 4, {Bucket(1, 1, 4, 8)});
-  EXPECT_EQ(Statistics(record).exposed_ms, 0);
+TEST(Statistics, ABucketThatEndsWithBackwardIsHiddenAndOneThatTheEndLaunchesIsNotLaunchedInIt) {
+  const StepRecord record = Backward(0, 4, {Bucket(1, 1, 4, 8), Bucket(4, 5, 8, 8)});
+  EXPECT_DOUBLE_EQ(Statistics(record).exposed_ms, 3);
   EXPECT_DOUBLE_EQ(Statistics(record).hidden_ms(), 3);
-}
-
-TEST(Statistics, ABucketThatIsLaunchedByTheEndIsNotLaunchedInBackward) {
-  const StepRecord record = Backward(0, 4, {Bucket(4, 5, 8, 8)});
-  EXPECT_EQ(Statistics(record).buckets, 1);
-  EXPECT_EQ(Statistics(record).buckets_launched_in_backward, 0);
-  EXPECT_EQ(Statistics(record).hidden_ms(), 0);
+  EXPECT_EQ(Statistics(record).buckets_launched_in_backward, 1);
 }
 
 TEST(Statistics, TimeInWhichSeveralBucketsAreOnTheWireCountsOnce) {
@@ -389,13 +340,6 @@ TEST_F(LoggingDataTest, TellsTheTableAndThePlan) {
   EXPECT_FALSE(data.contains("can_set_static_graph"));
 }
 
-TEST_F(LoggingDataTest, TellsWhetherParametersAreOnSeveralDevices) {
-  table_[2].device = DeviceId{DeviceKind::kCuda, 1};
-  EXPECT_EQ(Data()["is_multi_device_module"], true);
-  table_[2].ignored = true;
-  EXPECT_EQ(Data()["is_multi_device_module"], false);
-}
-
 TEST_F(LoggingDataTest, TellsTheRebuiltBuckets) {
   record_.first_plan = PlanBuckets(table_, {{0}});
   record_.rebuilt_plan = PlanBuckets(table_, {{1000}});
@@ -491,25 +435,17 @@ TEST_F(LoggingDataTest, CountsAStepOnce) {
   EXPECT_EQ(Data()["avg_forward_compute_time"], 25 * kMillisecond);
 }
 
-TEST_F(LoggingDataTest, ABackwardWithoutOverlapHasNone) {
-  StepRecord record = Step(1, 10);
-  record.end_called = At(11);  // before the first launch
-  Sample(record);
-  EXPECT_EQ(Data()["backward_compute_comm_overlap_time"], 0);
-  EXPECT_EQ(Data()["avg_backward_compute_comm_overlap_time"], 0);
-  EXPECT_EQ(Data()["backward_comm_time"], 105 * kMillisecond);
-}
-
-// As over a fast network, when the first layers take long.
-TEST_F(LoggingDataTest, CommunicationThatEndsBeforeTheBackwardIsHiddenAsAWhole) {
+// As a whole, as over a fast network, when the first layers take long; and none if the backward ends before the first
+// launch.
+TEST_F(LoggingDataTest, CommunicationIsHiddenAsFarAsTheBackwardLasts) {
   uint64_t step = 0;
-  for (const int end_called : {200, 135, 134, 100}) {
+  for (const int end_called : {200, 135, 134, 100, 11}) {
     StepRecord record = Step(++step, 10);  // from 30 ms to 135 ms
     record.end_called = At(end_called);
     Sample(record);
     const json data = Data();
     EXPECT_EQ(data["backward_comm_time"], 105 * kMillisecond);
-    EXPECT_EQ(data["backward_compute_comm_overlap_time"], (std::min(end_called, 135) - 30) * kMillisecond);
+    EXPECT_EQ(data["backward_compute_comm_overlap_time"], std::max(0, std::min(end_called, 135) - 30) * kMillisecond);
     EXPECT_LE(data["avg_backward_compute_comm_overlap_time"], data["avg_backward_comm_time"]);
   }
 }

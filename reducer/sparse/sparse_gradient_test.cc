@@ -77,14 +77,6 @@ TEST(Coalesce, EqualsADenseSumForRandomRows) {
   }
 }
 
-TEST(Coalesce, AddsInTheOrderOfAppearance) {
-  // Any other order keeps something of the ones.
-  const std::vector<int64_t> indices = {3, 1, 3, 3};
-  const std::vector<float> values = {1, 1, 1e8F, -1e8F};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoalescedGradient result, Coalesce(Make(DType::kF32, 4, 1, indices, values), 1));
-  EXPECT_THAT(Values<float>(result), ElementsAre(1, 0));
-}
-
 TEST(Coalesce, KeepsNarrowFloatsInFloat32UntilTheyAreSummed) {
   // 256 + 1 is no bfloat16: rounded each time, the ones would be lost.
   std::vector<int64_t> indices = {5, 5, 5, 5, 5};
