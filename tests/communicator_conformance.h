@@ -181,44 +181,38 @@ TEST_P(CommunicatorConformance, AnIntegerAverageIsRoundedTowardZero) {
 }
 
 TEST_P(CommunicatorConformance, UndefinedPairsAreRefusedAndBreakNothing) {
-  OnRanksOfSizes(
-      {1, 3},
-      [&](Communicator& self) {
-        std::vector<char> input(64 * 16), output(64 * 16);
-        for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
-          for (const DType dtype : kAllDTypes) {
-            for (const ReduceOp op : kAllReduceOps) {
-              if (IsDefined(dtype, op)) continue;
-              EXPECT_THAT(self.Supports(collective, dtype, op), StatusIs(Code::kInvalidArgument));
-              for (const double factor : {1.0, 2.0}) {
-                CollectiveRequest request = MakeRequest(collective, dtype, size(), input.data(), output.data());
-                request.op = op;
-                request.factor = factor;
-                EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument)) << Name(dtype) << " " << Name(op);
-                EXPECT_THAT(self.Start(request).status(), StatusIs(Code::kInvalidArgument));
-              }
-            }
+  OnRanksOfSizes({1, 3}, [&](Communicator& self) {
+    std::vector<char> input(64 * 16), output(64 * 16);
+    for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+      for (const DType dtype : kAllDTypes) {
+        for (const ReduceOp op : kAllReduceOps) {
+          if (IsDefined(dtype, op)) continue;
+          EXPECT_THAT(self.Supports(collective, dtype, op), StatusIs(Code::kInvalidArgument));
+          for (const double factor : {1.0, 2.0}) {
+            CollectiveRequest request = MakeRequest(collective, dtype, size(), input.data(), output.data());
+            request.op = op;
+            request.factor = factor;
+            EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument)) << Name(dtype) << " " << Name(op);
+            EXPECT_THAT(self.Start(request).status(), StatusIs(Code::kInvalidArgument));
           }
         }
-      },
-      kStaysUsable);
+      }
+    }
+  });
 }
 
 TEST_P(CommunicatorConformance, WrongRootsAndAlgorithmsAreRefusedAndBreakNothing) {
-  OnRanksOfSizes(
-      {1, 2},
-      [&](Communicator& self) {
-        float value = 1;
-        CollectiveRequest request = MakeRequest(Collective::kBroadcast, DType::kF32, 1, &value, &value);
-        request.root = Rank(size());
-        EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("root")));
-        request.root = Rank(-1);
-        EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("root")));
-        request.root = Rank(0);
-        request.algorithm = Algorithm::kDissemination;
-        EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("dissemination")));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2}, [&](Communicator& self) {
+    float value = 1;
+    CollectiveRequest request = MakeRequest(Collective::kBroadcast, DType::kF32, 1, &value, &value);
+    request.root = Rank(size());
+    EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("root")));
+    request.root = Rank(-1);
+    EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("root")));
+    request.root = Rank(0);
+    request.algorithm = Algorithm::kDissemination;
+    EXPECT_THAT(self.Run(request), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("dissemination")));
+  });
 }
 
 }  // namespace lockstep

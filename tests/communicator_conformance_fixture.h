@@ -127,23 +127,20 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
     }
   }
 
-  // Runs `body` on every rank of a world of each of these sizes that the factory makes.
-  enum Afterwards { kAsItIs, kStaysUsable };
-  void OnRanksOfSizes(const std::vector<int>& sizes, const std::function<void(Communicator&)>& body,
-                      Afterwards afterwards = kAsItIs) {
+  // Runs `body` on every rank of a world of each of these sizes that the factory makes, which must stay usable.
+  void OnRanksOfSizes(const std::vector<int>& sizes, const std::function<void(Communicator&)>& body) {
     ForSizes(sizes, [&] {
       OnRanks(body);
-      if (afterwards == kStaysUsable) ExpectUsable();
+      ExpectUsable();
     });
   }
   // The same with a case's reference.
   void OnRanksOfSizes(const std::vector<int>& sizes, const CollectiveCase& c,
-                      const std::function<void(Communicator&, const CaseReference&)>& body,
-                      Afterwards afterwards = kAsItIs) {
+                      const std::function<void(Communicator&, const CaseReference&)>& body) {
     ForSizes(sizes, [&] {
       const CaseReference reference(c, size());
       OnRanks([&](Communicator& self) { body(self, reference); });
-      if (afterwards == kStaysUsable) ExpectUsable();
+      ExpectUsable();
     });
   }
 

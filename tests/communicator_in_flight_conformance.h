@@ -354,35 +354,32 @@ TEST_P(CommunicatorConformance, EachStartOfAPreparedCollectiveHasCallbacksOfItsO
 
 // Its members' and its own, registered while it is open and afterwards.
 TEST_P(CommunicatorConformance, CallbacksOfAGroupComeOnceItIsLaunched) {
-  OnRanksOfSizes(
-      {1, 2, 3}, Large(4),
-      [&](Communicator& self, const CaseReference& reference) {
-        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        Completions completions;
-        ASSERT_THAT(self.StartGroup(), IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
-        member.OnComplete(completions.Expect());
-        ASSERT_THAT(self.Start(other.request()).status(), IsOk());
-        EXPECT_TRUE(completions.threads().empty()) << "nothing is launched yet";
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
-        member.OnComplete(completions.Expect());
-        work.OnComplete(completions.Expect());
-        EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
-        EXPECT_EQ(run.Check(), "");
-        EXPECT_EQ(other.Check(), "");
-        // A group that is refused completes what it has collected, too.
-        ASSERT_THAT(self.StartGroup(), IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
-        Completions of_dropped;
-        dropped.OnComplete(of_dropped.Expect());
-        CollectiveRequest wrong = run.request();
-        wrong.op = ReduceOp::kXor;
-        EXPECT_FALSE(self.Start(wrong).ok());
-        EXPECT_FALSE(self.EndGroup().ok());
-        EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2, 3}, Large(4), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    Completions completions;
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
+    member.OnComplete(completions.Expect());
+    ASSERT_THAT(self.Start(other.request()).status(), IsOk());
+    EXPECT_TRUE(completions.threads().empty()) << "nothing is launched yet";
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+    member.OnComplete(completions.Expect());
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
+    EXPECT_EQ(run.Check(), "");
+    EXPECT_EQ(other.Check(), "");
+    // A group that is refused completes what it has collected, too.
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
+    Completions of_dropped;
+    dropped.OnComplete(of_dropped.Expect());
+    CollectiveRequest wrong = run.request();
+    wrong.op = ReduceOp::kXor;
+    EXPECT_FALSE(self.Start(wrong).ok());
+    EXPECT_FALSE(self.EndGroup().ok());
+    EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
+  });
 }
 
 // Rank 0 aborts while it waits for a rank that comes only afterwards.
@@ -418,15 +415,18 @@ TEST_P(CommunicatorConformance, CallbacksTellOfAnAbort) {
 
 TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
   if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
-  OnRanksOfSizes({2}, Large(6), [&](Communicator& self, const CaseReference& reference) {
-    if (self.rank() == Rank(1)) return;
-    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-    CollectiveRequest request = run.request();
-    request.timeout = std::chrono::milliseconds(50);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
-    Completions completions;
-    work.OnComplete(completions.Expect());
-    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+  ForSizes({2}, [&] {
+    const CaseReference reference(Large(6), size());
+    OnRanks([&](Communicator& self) {
+      if (self.rank() == Rank(1)) return;
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      CollectiveRequest request = run.request();
+      request.timeout = std::chrono::milliseconds(50);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
+      Completions completions;
+      work.OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+    });
   });
 }
 
@@ -462,20 +462,17 @@ TEST_P(CommunicatorConformance, EnqueuedCollectivesKeepTheStreamsOrder) {
 }
 
 TEST_P(CommunicatorConformance, AnEnqueuedErrorReachesDoneAndNotTheStream) {
-  OnRanksOfSizes(
-      {1, 2},
-      [&](Communicator& self) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
-        CollectiveRequest request;
-        request.collective = Collective::kAllReduce;
-        request.dtype = DType::kF32;
-        request.op = ReduceOp::kXor;
-        absl::Status result;
-        ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
-        ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-        EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2}, [&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.op = ReduceOp::kXor;
+    absl::Status result;
+    ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
+    ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+  });
 }
 
 TEST_P(CommunicatorConformance, FlightRecordsTellWhatWasDone) {

@@ -28,9 +28,8 @@ struct RefusedCall {
   uint32_t value = 0;
 };
 
-inline  // Goes on behind this instruction if the word at `offset` of the call equals `value`, and skips `others` more if not.
-    inline void
-    AppendRefusalTest(uint32_t offset, uint32_t value, uint8_t others, std::vector<sock_filter>* program) {
+// Goes on behind this instruction if the word at `offset` of the call equals `value`, and skips `others` more if not.
+inline void AppendRefusalTest(uint32_t offset, uint32_t value, uint8_t others, std::vector<sock_filter>* program) {
   program->push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset));
   program->push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, others));
 }
