@@ -53,6 +53,13 @@ inline absl::StatusOr<OfiTransports> CreateOfiWorld(
   return ranks;
 }
 
+// A library that lacks the provider counts as not there.
+template <typename Ranks>
+absl::StatusOr<Ranks> UnavailableIfNotFound(absl::StatusOr<Ranks> ranks) {
+  if (absl::IsNotFound(ranks.status())) return absl::UnavailableError(ranks.status().message());
+  return ranks;
+}
+
 // The same as Transports that are connected, as those of a world are.
 inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
     int size, const std::string& provider, const std::function<void(OfiTransportOptions* options)>& change) {
