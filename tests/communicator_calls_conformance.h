@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>

@@ -17,7 +17,6 @@
 #include <iterator>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"

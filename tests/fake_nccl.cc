@@ -20,7 +20,6 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "kernels/reference_testing.h"
-#include "transport/nccl/nccl_abi.h"
 
 namespace lockstep {
 namespace nccl {

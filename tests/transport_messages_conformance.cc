@@ -3,7 +3,6 @@
 
 #include "tests/transport_conformance.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>

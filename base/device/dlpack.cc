@@ -1,7 +1,6 @@
 #include "base/device/dlpack.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"

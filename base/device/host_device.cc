@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device/device.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/poll.h"

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/device/cuda/cuda_device.h"
-#include "base/device/device.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/arguments.h"

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "base/rank.h"
 #include "base/status.h"
 #include "tests/transport_testing.h"
 #include "transport/net/socket.h"

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
-#include "transport/ofi/endpoint.h"
 #include "transport/ofi/ofi_links.h"
 #include "transport/ofi/wire.h"
 

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"

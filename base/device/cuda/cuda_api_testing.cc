@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "base/check.h"

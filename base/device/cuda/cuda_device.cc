@@ -10,7 +10,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

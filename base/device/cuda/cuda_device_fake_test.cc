@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_api_testing.h"
