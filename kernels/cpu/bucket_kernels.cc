@@ -26,16 +26,13 @@ struct KeptPiece {
 std::vector<KeptPiece> Keep(absl::Span<const BucketPiece> pieces) {
   std::vector<KeptPiece> kept;
   for (const BucketPiece& piece : pieces) {
-    KeptPiece copy;
-    copy.zeros = piece.view == nullptr;
-    copy.offset = piece.offset;
-    copy.count = piece.count;
-    copy.entry = piece.entry;
-    if (!copy.zeros) {
-      const TensorView& view = *piece.view;
-      copy.view = TensorView::Create(view.data(), view.dtype(), view.shape(), view.strides(), DeviceId()).value();
+    TensorView view;
+    if (const TensorView* const on_device = piece.view; on_device != nullptr) {
+      view = TensorView::Create(on_device->data(), on_device->dtype(), on_device->shape(), on_device->strides(),
+                                DeviceId())
+                 .value();
     }
-    kept.push_back(std::move(copy));
+    kept.push_back({std::move(view), piece.view == nullptr, piece.offset, piece.count, piece.entry});
   }
   return kept;
 }
