@@ -4,33 +4,8 @@
 #ifndef TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <deque>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/error_info.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "comm/communicator.h"
-#include "comm/schedule/schedule.h"
-#include "comm/work.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/communicator_conformance_fixture.h"
+#include "tests/communicator_conformance.h"
 #include "tests/communicator_in_flight_conformance.h"
-#include "tests/communicator_testing.h"
-#include "tests/gate.h"
 
 namespace lockstep {
 

@@ -4,36 +4,19 @@
 #ifndef TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
 #include "base/error_info.h"
 #include "base/mutex.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
-#include "comm/communicator.h"
-#include "comm/schedule/schedule.h"
 #include "comm/work.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/communicator_conformance_fixture.h"
-#include "tests/communicator_testing.h"
+#include "tests/communicator_conformance.h"
 #include "tests/gate.h"
 
 namespace lockstep {
