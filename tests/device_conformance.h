@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
+#include "base/device/devices.h"
 #include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
@@ -645,6 +646,30 @@ TEST_P(DeviceConformance, MemoryOnTheHostIsTheHosts) {
     device_->FreeOnHost(block);
   }
   device_->FreeOnHost(nullptr);
+}
+
+TEST_P(DeviceConformance, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
+  constexpr size_t kBytes = 4096;
+  const DeviceId host, own = device_->id();
+  void* const on_device = device_->Allocate(kBytes).value();
+  void* const pinned = device_->AllocateOnHost(kBytes).value();
+  const auto pageable = std::make_unique<char[]>(kBytes);
+  EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, own), IsOk());
+  EXPECT_THAT(CheckPointer(pageable.get(), host), IsOk());
+  for (const DeviceId declared : {own, host}) {
+    EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
+    EXPECT_THAT(CheckPointer(nullptr, declared), IsOk());
+  }
+  if (own != host) {
+    const auto refused = [](DeviceId actual, DeviceId declared) {
+      return StatusIs(absl::StatusCode::kInvalidArgument,
+                      testing::HasSubstr("is memory of " + Name(actual) + ", but " + Name(declared) + " was declared"));
+    };
+    EXPECT_THAT(CheckPointer(on_device, host), refused(own, host));
+    EXPECT_THAT(CheckPointer(pageable.get(), own), refused(host, own));
+  }
+  device_->Free(on_device);
+  device_->FreeOnHost(pinned);
 }
 
 TEST_P(DeviceConformance, ImpossibleAllocationSaysHowMuchWasAskedFor) {

@@ -170,27 +170,18 @@ class Library final : public FakeNccl {
     hanging_ = -1;
     misuses_ = 0;
   }
-  void set_version(int version) override {
-    MutexLock lock(&mu_);
-    version_ = version;
-  }
+  void set_version(int version) override { Set(&version_, version); }
   void set_launch(int (*launch)(void*, void (*)(void*), void*), int (*capturing)(void*, bool*)) override {
     MutexLock lock(&mu_);
     launch_ = launch;
     capturing_ = capturing;
   }
-  void set_looks(int looks) override {
-    MutexLock lock(&mu_);
-    looks_ = looks;
-  }
+  void set_looks(int looks) override { Set(&looks_, looks); }
   void Fail(const char* function, Result result, int nth) override {
     MutexLock lock(&mu_);
     failures_[function] = {result, nth};
   }
-  void HangInit(int rank) override {
-    MutexLock lock(&mu_);
-    hanging_ = rank;
-  }
+  void HangInit(int rank) override { Set(&hanging_, rank); }
   void FailLater(int rank, Result result) override {
     MutexLock lock(&mu_);
     for (Comm* const comm : comms_) {
@@ -235,6 +226,11 @@ class Library final : public FakeNccl {
   Result Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The end of a communicator.
   Result End(Comm* comm, bool abort) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void Set(int* member, int value) {
+    MutexLock lock(&mu_);
+    *member = value;
+  }
 
   // A host function: the calls of one group on one stream.
   struct Launch {

@@ -51,8 +51,7 @@ OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endp
       staging_(std::make_unique<OfiSlotPool>(endpoint_.get(), options->staging_bytes, kStagingSlab,
                                              options->staging_pieces)),
       peers_(std::make_unique<OfiPeers>(HandshakeOf(*options, *endpoint_), transport->rank(), options->connect_timeout,
-                                        NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(),
-                                        static_cast<OfiPeers::Observer*>(this))),
+                                        NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(), this)),
       last_used_(transport->size(), nullptr) {
   parts_.transport = transport_;
   parts_.endpoint = endpoint_.get();

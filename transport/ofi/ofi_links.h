@@ -26,11 +26,11 @@
 namespace lockstep {
 
 // Externally synchronised. Completions run in RunDue only.
-class OfiLinks final : private OfiPeers::Observer {
+class OfiLinks {
  public:
   // Borrows the transport, which knows its rank and size by now, and the options, whose sizes are settled.
   OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, const OfiTransportOptions* options);
-  ~OfiLinks() override;
+  ~OfiLinks();
 
   absl::Status SetAddresses(const std::vector<std::string>& addresses) { return peers_->SetAddresses(addresses); }
   bool addresses_known() const { return !broken_.ok() || peers_->addresses_known(); }
@@ -88,6 +88,14 @@ class OfiLinks final : private OfiPeers::Observer {
   bool notices_pending() const { return broken_.ok() && peers_->sends_pending() > 0; }
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
 
+  // What OfiPeers calls inside the endpoint's Poll, and by Open and Progress.
+  void OnOpen(Rank peer);
+  void OnGone(Rank peer);
+  // A notice of an open peer, of the kinds from kEager to kClosed, with its `bytes` behind the header. True when the
+  // slot is kept until OfiPeers::GiveBack.
+  bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice, const unsigned char* payload,
+                size_t bytes, OfiSlot* slot);
+
  private:
   struct Link {
     Link(OfiRecordPool<OfiOutgoing>* outgoing, OfiRecordPool<OfiIncoming>* incoming)
@@ -110,11 +118,6 @@ class OfiLinks final : private OfiPeers::Observer {
   void DropAll(const absl::Status& status);
   template <typename Visit>
   void ForEachLink(Rank peer, Visit visit);
-
-  void OnOpen(Rank peer) override;
-  void OnGone(Rank peer) override;
-  bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice, const unsigned char* payload,
-                size_t bytes, OfiSlot* slot) override;
 
   const Transport* const transport_;
   const OfiTransportOptions* const options_;

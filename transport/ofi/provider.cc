@@ -47,7 +47,7 @@ int TagBits(uint64_t format) {
 }
 
 // Why we cannot use it; empty when we can.
-std::string Unfit(const fi_info& info, const OfiRequest& request) {
+std::string Unfit(const fi_info& info) {
   if (info.ep_attr == nullptr || info.domain_attr == nullptr || info.tx_attr == nullptr || info.rx_attr == nullptr) {
     return "does not say what it can do";
   }
@@ -71,21 +71,13 @@ std::string Unfit(const fi_info& info, const OfiRequest& request) {
   return "";
 }
 
-bool Named(absl::string_view provider, const OfiRequest& request, bool exactly) {
-  return exactly ? provider == request.provider : absl::StartsWith(provider, absl::StrCat(request.provider, ";"));
-}
-
-// The same address, whatever the port.
-bool SameHost(const SocketAddress& a, const SocketAddress& b) {
-  return a.family() == b.family() && a.WithPort(0) == b.WithPort(0);
-}
-
 std::string Refusal(const fi_info& info, const OfiRequest& request, bool exactly) {
   const absl::string_view name = NameOf(info);
-  if (!request.provider.empty() && !Named(name, request, exactly)) {
+  const bool named = exactly ? name == request.provider : absl::StartsWith(name, absl::StrCat(request.provider, ";"));
+  if (!request.provider.empty() && !named) {
     return absl::StrCat("is not the provider that was asked for (", request.provider, ")");
   }
-  if (std::string reason = Unfit(info, request); !reason.empty()) return reason;
+  if (std::string reason = Unfit(info); !reason.empty()) return reason;
   if (request.provider.empty()) {
     for (const NamedOnly& one : kNamedOnly) {
       if (name == one.provider) return absl::StrCat("must be asked for by name: it ", one.why);
@@ -98,7 +90,8 @@ std::string Refusal(const fi_info& info, const OfiRequest& request, bool exactly
     return absl::StrCat("is not the domain that was asked for (", request.domain, ")");
   }
   const SocketAddress source = SourceOf(info);
-  if (request.address.length() != 0 && source.length() != 0 && !SameHost(source, request.address)) {
+  // The same host, whatever the port.
+  if (request.address.length() != 0 && source.length() != 0 && source.WithPort(0) != request.address.WithPort(0)) {
     return absl::StrCat("is not at ", request.address.HostString());
   }
   return "";
@@ -131,7 +124,7 @@ void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
   if (!there) candidates->push_back(std::move(candidate));
 }
 
-OfiInfo Hints(const OfiApi& api, const OfiRequest& request, uint64_t order) {
+OfiInfo Hints(const OfiApi& api, uint64_t order) {
   OfiInfo hints(api.dupinfo(nullptr), {&api});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
@@ -291,7 +284,7 @@ absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiRequest& re
   OfiInfo fitting(nullptr, {&api}), all(nullptr, {&api});
   // Messages bring their numbers along. But a farewell should not overtake them, where a provider can see to that.
   for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{FI_ORDER_NONE}}) {
-    const OfiInfo hints = Hints(api, request, order);
+    const OfiInfo hints = Hints(api, order);
     if (hints == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for hints");
     LOCKSTEP_RETURN_IF_ERROR(list(hints.get(), &fitting));
     if (fitting != nullptr) break;
