@@ -31,48 +31,21 @@ void Combine(void* target, const void* left, const void* right, size_t count) {
 }
 
 // Operations, on lanes of any type that has them.
-struct Add {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a + b;
+#define LOCKSTEP_LANES_OPERATION(Name, result)       \
+  struct Name {                                      \
+    template <typename V>                            \
+    static LOCKSTEP_LANES_INLINE V Apply(V a, V b) { \
+      return result;                                 \
+    }                                                \
   }
-};
-struct Multiply {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a * b;
-  }
-};
-struct And {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a & b;
-  }
-};
-struct Or {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a | b;
-  }
-};
-struct Xor {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a ^ b;
-  }
-};
-struct Lesser {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a < b ? a : b;
-  }
-};
-struct Greater {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a > b ? a : b;
-  }
-};
+LOCKSTEP_LANES_OPERATION(Add, (a + b));
+LOCKSTEP_LANES_OPERATION(Multiply, (a * b));
+LOCKSTEP_LANES_OPERATION(And, (a & b));
+LOCKSTEP_LANES_OPERATION(Or, (a | b));
+LOCKSTEP_LANES_OPERATION(Xor, (a ^ b));
+LOCKSTEP_LANES_OPERATION(Lesser, (a < b ? a : b));
+LOCKSTEP_LANES_OPERATION(Greater, (a > b ? a : b));
+#undef LOCKSTEP_LANES_OPERATION
 
 // Integers. Sums and products take the unsigned type of their size, which wraps around; min and max the real one.
 template <typename T, typename Op>
@@ -176,16 +149,10 @@ using OrderKernel = FloatOrderKernel<SignedCode<kDType>,
 // own vectorisation of the scalar formula into vfmaddsub, -ffp-contract=off or not: adding the negated product gives
 // the difference's bits and is not recognised.
 template <typename T>
-struct ComplexProductKernel {
-  static constexpr size_t kElementBytes = 2 * sizeof(T);
-  static constexpr size_t kStep = kVectorBytes / kElementBytes;
-  using Values = Vec<T>;
-
-  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Load<T>(source); }
-  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) {
+struct ComplexProductKernel : ComplexSumKernel<T> {
+  static LOCKSTEP_LANES_INLINE Vec<T> Apply(Vec<T> a, Vec<T> b) {
     return ApplyLanes(a, b, std::make_integer_sequence<int, kVectorBytes / sizeof(T)>());
   }
-  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, Canonical<T>(values)); }
 
  private:
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
