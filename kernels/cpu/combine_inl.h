@@ -24,10 +24,31 @@ namespace lockstep {
 namespace kernels {
 namespace {
 
-// target[i] = left[i] op right[i].
+// target[i] = left[i] op right[i], Kernel::kStep elements at a time. The last, partial step works on
+// copies, so that nothing beyond the arrays is touched. A step reads all its sources before it writes, so the target may
+// be one of them.
 template <typename Kernel>
 void Combine(void* target, const void* left, const void* right, size_t count) {
-  ForEachPair<Kernel>(target, left, right, count);
+  constexpr size_t kSize = Kernel::kElementBytes;
+  constexpr size_t kStepBytes = Kernel::kStep * kSize;
+  auto* t = static_cast<uint8_t*>(target);
+  auto* l = static_cast<const uint8_t*>(left);
+  auto* r = static_cast<const uint8_t*>(right);
+  const size_t steps = count / Kernel::kStep;
+  LOCKSTEP_LANES_UNROLL
+  for (size_t i = 0; i < steps; ++i) {
+    const size_t at = i * kStepBytes;
+    Kernel::Write(t + at, Kernel::Apply(Kernel::Read(l + at), Kernel::Read(r + at)));
+  }
+  if (const size_t rest = count % Kernel::kStep * kSize; rest != 0) {
+    const size_t done = steps * kStepBytes;
+    uint8_t a[kStepBytes] = {};
+    uint8_t b[kStepBytes] = {};
+    __builtin_memcpy(a, l + done, rest);
+    __builtin_memcpy(b, r + done, rest);
+    Kernel::Write(a, Kernel::Apply(Kernel::Read(a), Kernel::Read(b)));
+    __builtin_memcpy(t + done, a, rest);
+  }
 }
 
 // Operations, on lanes of any type that has them.
