@@ -639,7 +639,7 @@ TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {
 }
 
 TEST_P(DeviceConformance, MemoryOnTheHostIsTheHosts) {
-  for (size_t bytes : {1, 4096, 1 << 20}) {
+  for (size_t bytes : {1, 255, 257, 4096, 100'000, 1 << 20}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const block, device_->AllocateOnHost(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 256, 0) << bytes;
     std::fill_n(static_cast<char*>(block), bytes, 'x');
