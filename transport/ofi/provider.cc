@@ -102,22 +102,18 @@ int Preference(const fi_info& info) {
   return static_cast<int>(found - std::begin(kPreferred));
 }
 
-OfiCandidate CandidateOf(const fi_info& info, std::string rejected) {
-  OfiCandidate candidate;
-  candidate.provider = std::string(NameOf(info));
-  candidate.domain = std::string(NameOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name));
-  if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
-  candidate.rejected = std::move(rejected);
-  return candidate;
-}
-
 std::string NameWithPlace(const OfiCandidate& candidate) {
   return absl::StrCat(candidate.provider, " ", candidate.domain, candidate.address.empty() ? "" : " ",
                       candidate.address);
 }
 
 // Unless it is there already: fi_getinfo lists a place once for each set of capabilities.
-void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
+void AddOnce(const fi_info& info, std::string rejected, std::vector<OfiCandidate>* candidates) {
+  OfiCandidate candidate;
+  candidate.provider = std::string(NameOf(info));
+  candidate.domain = std::string(NameOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name));
+  if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
+  candidate.rejected = std::move(rejected);
   const bool there = std::any_of(candidates->begin(), candidates->end(), [&](const OfiCandidate& other) {
     return NameWithPlace(other) == NameWithPlace(candidate);
   });
@@ -252,7 +248,7 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
     if (!Refusal(*info, request, exactly).empty()) continue;
     if (choice.chosen == nullptr || Preference(*info) < Preference(*choice.chosen)) choice.chosen = info;
   }
-  if (choice.chosen != nullptr) AddOnce(CandidateOf(*choice.chosen, ""), &choice.candidates);
+  if (choice.chosen != nullptr) AddOnce(*choice.chosen, "", &choice.candidates);
   for (const fi_info* info = fitting; info != nullptr; info = info->next) {
     std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) {
@@ -260,12 +256,12 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
           absl::StrCat(Preference(*info) == Preference(*choice.chosen) ? "comes after " : "is less preferred than ",
                        NameWithPlace(choice.candidates.front()));
     }
-    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+    AddOnce(*info, std::move(reason), &choice.candidates);
   }
   for (const fi_info* info = all; info != nullptr; info = info->next) {
     std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) reason = "does not offer what we ask for together";
-    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+    AddOnce(*info, std::move(reason), &choice.candidates);
   }
   if (choice.chosen != nullptr) return choice;
   return absl::NotFoundError(absl::StrCat("no provider of libfabric will do",
