@@ -49,9 +49,7 @@ TEST_P(CommunicatorConformance, AGroupOfBlockingCallsCannotDeadlock) {
     for (int round = 0; round < 3; ++round) {
       const std::vector<char> out = MessageOf(rank, round, kBytes);
       std::vector<char> in(kBytes);
-      CollectiveCase c;
-      c.count = 1000;
-      const CaseReference reference(c, size());
+      const CaseReference reference(OfCount(1000), size());
       CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       ASSERT_THAT(self.StartGroup(), IsOk());
       EXPECT_THAT(self.Send(SendOf(out, next, round)), IsOk());
@@ -118,9 +116,7 @@ TEST_P(CommunicatorConformance, ARefusedCallOfAGroupSurfacesAtItsEndAndNothingIs
 }
 
 TEST_P(CommunicatorConformance, AGroupBelongsToItsThread) {
-  CollectiveCase c;
-  c.count = 10;
-  OnRanksOfSizes({1, 2}, c, [&](Communicator& self, const CaseReference& reference) {
+  OnRanksOfSizes({1, 2}, OfCount(10), [&](Communicator& self, const CaseReference& reference) {
     ASSERT_THAT(self.StartGroup(), IsOk());
     std::thread([&] {
       EXPECT_THAT(self.StartGroup(), StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("another thread")));

@@ -155,23 +155,21 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorFact
   }
 
   // A float all-reduce that must succeed: the world is still good.
-  void ExpectUsable() {
-    CollectiveCase c;
-    c.count = 11;
-    RunCases({c});
-  }
+  void ExpectUsable() { RunCases({OfCount(11)}); }
 
   static std::vector<bool> BothPlaces(Collective collective) {
     return collective == Collective::kBarrier ? std::vector<bool>{false} : std::vector<bool>{false, true};
   }
 
-  // For a test of what is in flight: one case that takes a while.
-  static CollectiveCase Large(uint32_t seed) {
+  // An all-reduce of so many floats.
+  static CollectiveCase OfCount(size_t count, uint32_t seed = 1) {
     CollectiveCase c;
-    c.count = 140'000;  // more than a chunk
+    c.count = count;
     c.seed = seed;
     return c;
   }
+  // For a test of what is in flight: one that takes a while, since it has more than a chunk.
+  static CollectiveCase Large(uint32_t seed) { return OfCount(140'000, seed); }
 
   TestCommunicators world_;
 };

@@ -133,12 +133,7 @@ TEST_P(CommunicatorConformance, TwoThreadsMayTakeTurns) {
   ForSizes({1, 2, 3}, [&] {
     constexpr int kRounds = 40;
     std::deque<CaseReference> references;
-    for (int i = 0; i < kRounds; ++i) {
-      CollectiveCase c;
-      c.count = i * 37;
-      c.seed = static_cast<uint32_t>(i);
-      references.emplace_back(c, size());
-    }
+    for (int i = 0; i < kRounds; ++i) references.emplace_back(OfCount(i * 37, i), size());
     OnRanks([&](Communicator& self) {
       Mutex mu;
       CondVar changed;
@@ -166,9 +161,7 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
   ForSizes({1, 2, 3}, [&] {
     constexpr int kRounds = 20;
     const CaseReference large(Large(5), size());
-    CollectiveCase small;
-    small.count = 3;
-    const CaseReference reference(small, size());
+    const CaseReference reference(OfCount(3), size());
     OnRanks([&](Communicator& self) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
@@ -271,9 +264,7 @@ TEST_P(CommunicatorConformance, ACallbackOfWhatIsDoneComesAtOnceOnItsThread) {
 // Registered while it is completed: on the thread that started it, on another one, beside one who waits.
 TEST_P(CommunicatorConformance, CallbacksComeOnceHoweverTheyRaceWithTheEnd) {
   constexpr int kRounds = 60;
-  CollectiveCase small;
-  small.count = 3;
-  OnRanksOfSizes({1, 2, 3}, small, [&](Communicator& self, const CaseReference& reference) {
+  OnRanksOfSizes({1, 2, 3}, OfCount(3), [&](Communicator& self, const CaseReference& reference) {
     std::deque<CaseRun> runs;
     std::deque<Completions> completions(kRounds);
     for (int round = 0; round < kRounds; ++round) {
@@ -460,9 +451,7 @@ TEST_P(CommunicatorConformance, AnEnqueuedErrorReachesDoneAndNotTheStream) {
 
 TEST_P(CommunicatorConformance, FlightRecordsTellWhatWasDone) {
   ForSizes({1, 2}, [&] {
-    CollectiveCase c;
-    c.count = 1234;
-    RunCases({c});
+    RunCases({OfCount(1234)});
     for (int rank = 0; rank < size(); ++rank) {
       EXPECT_THAT(communicator(rank).FlightRecords(),
                   ::testing::ContainsRegex("all_reduce #[0-9]+ \\(1234 f32 sum, .*\\).* done (in|at once)"));

@@ -71,7 +71,7 @@ class OfiLinks {
   // inside a completion.
   bool RunDue();
   bool running() const { return running_; }
-  bool due() const { return !due_.empty(); }
+  bool due() const { return !parts_.due.empty(); }
 
   // Breaks the links of a channel, now and in future, and tells the peers.
   void BreakChannel(ChannelId channel, const absl::Status& status);
@@ -126,10 +126,8 @@ class OfiLinks {
   std::unique_ptr<OfiMemory> memory_;
   std::unique_ptr<OfiSlotPool> staging_;
   std::unique_ptr<OfiPeers> peers_;
-  OfiRecordPool<OfiPiece> pieces_;
   OfiRecordPool<OfiOutgoing> outgoing_;
   OfiRecordPool<OfiIncoming> incoming_;
-  OfiDue due_;
   OfiParts parts_;
 
   absl::flat_hash_map<uint64_t, std::unique_ptr<Link>> links_;
@@ -140,7 +138,7 @@ class OfiLinks {
   absl::flat_hash_map<ChannelId, absl::Status> broken_channels_;
   absl::Status broken_;  // what Shutdown or Leave was told
   bool running_ = false;
-  size_t run_ = 0;     // how many of due_ have been taken
+  size_t run_ = 0;     // how many of the due have been taken
   bool left_ = false;  // in a forked child
 };
 
