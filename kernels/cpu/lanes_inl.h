@@ -1,4 +1,4 @@
-// Vectors of the width that the including translation unit is compiled for, and loops over memory with them.
+// Vectors of the width that the including translation unit is compiled for.
 //
 // How one source becomes three variants: every *_inl.h here is included by table_scalar.cc, table_avx2.cc and
 // table_avx512.cc, which differ in their compiler flags (and so in kVectorBytes) and each export one KernelTable.
