@@ -37,7 +37,6 @@ _ABSEIL = ["@com_google_absl//absl/" + name for name in [
 # Files that are no part of a folder's library, by their names.
 _TESTING = [
     "*_conformance.h",
-    "*_conformance_fixture.h",
     "*_fixture.h",
     "*_matchers.h",
     "*_processes.h",

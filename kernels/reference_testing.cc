@@ -59,11 +59,7 @@ double CombineFloat(DType dtype, ReduceOp op, double a, double b) {
       return Minimum(a, b);
     case ReduceOp::kMax:
       return Maximum(a, b);
-    case ReduceOp::kAvg:
-    case ReduceOp::kPremulSum:
-    case ReduceOp::kAnd:
-    case ReduceOp::kOr:
-    case ReduceOp::kXor:
+    default:
       break;
   }
   LOCKSTEP_CHECK(false) << Name(op) << " of floats";
@@ -90,8 +86,7 @@ T CombineInteger(ReduceOp op, T a, T b) {
       return static_cast<T>(a | b);
     case ReduceOp::kXor:
       return static_cast<T>(a ^ b);
-    case ReduceOp::kAvg:
-    case ReduceOp::kPremulSum:
+    default:
       break;
   }
   LOCKSTEP_CHECK(false) << Name(op) << " of integers";
@@ -110,8 +105,7 @@ bool CombineBool(ReduceOp op, bool a, bool b) {
       return a && b;
     case ReduceOp::kXor:
       return a != b;
-    case ReduceOp::kAvg:
-    case ReduceOp::kPremulSum:
+    default:
       break;
   }
   LOCKSTEP_CHECK(false) << Name(op) << " of bool";

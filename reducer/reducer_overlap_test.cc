@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "comm/record/signature.h"
 #include "reducer/reducer_testing.h"
-#include "tests/stream_gate.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {

@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "reducer/reducer_testing.h"
 #include "tests/gate.h"
-#include "tests/stream_gate.h"
+#include "tests/test_device.h"
 
 namespace lockstep {
 namespace testing {

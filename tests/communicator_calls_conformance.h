@@ -4,34 +4,8 @@
 #ifndef TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_CALLS_CONFORMANCE_H_
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <deque>
-#include <memory>
-#include <numeric>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/error_info.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "comm/communicator.h"
-#include "comm/schedule/schedule.h"
-#include "comm/work.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/communicator_conformance_fixture.h"
+#include "tests/communicator_conformance.h"
 #include "tests/communicator_in_flight_conformance.h"
-#include "tests/communicator_testing.h"
-#include "tests/gate.h"
 
 namespace lockstep {
 
@@ -75,9 +49,7 @@ TEST_P(CommunicatorConformance, AGroupOfBlockingCallsCannotDeadlock) {
     for (int round = 0; round < 3; ++round) {
       const std::vector<char> out = MessageOf(rank, round, kBytes);
       std::vector<char> in(kBytes);
-      CollectiveCase c;
-      c.count = 1000;
-      const CaseReference reference(c, size());
+      const CaseReference reference(OfCount(1000), size());
       CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
       ASSERT_THAT(self.StartGroup(), IsOk());
       EXPECT_THAT(self.Send(SendOf(out, next, round)), IsOk());
@@ -130,26 +102,21 @@ TEST_P(CommunicatorConformance, AGroupLaunchesAtItsOutermostEnd) {
 }
 
 TEST_P(CommunicatorConformance, ARefusedCallOfAGroupSurfacesAtItsEndAndNothingIsLaunched) {
-  OnRanksOfSizes(
-      {1, 2}, Large(1),
-      [&](Communicator& self, const CaseReference& reference) {
-        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        ASSERT_THAT(self.StartGroup(), IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work good, self.Start(run.request()));
-        CollectiveRequest bad = run.request();
-        bad.op = ReduceOp::kXor;
-        EXPECT_THAT(self.Run(bad), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-        EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-        EXPECT_THAT(good.Wait(CommTestDeadline()),
-                    StatusIs(Code::kCancelled, ::testing::HasSubstr("group was not launched")));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2}, Large(1), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work good, self.Start(run.request()));
+    CollectiveRequest bad = run.request();
+    bad.op = ReduceOp::kXor;
+    EXPECT_THAT(self.Run(bad), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+    EXPECT_THAT(self.EndGroup().status(), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+    EXPECT_THAT(good.Wait(CommTestDeadline()),
+                StatusIs(Code::kCancelled, ::testing::HasSubstr("group was not launched")));
+  });
 }
 
 TEST_P(CommunicatorConformance, AGroupBelongsToItsThread) {
-  CollectiveCase c;
-  c.count = 10;
-  OnRanksOfSizes({1, 2}, c, [&](Communicator& self, const CaseReference& reference) {
+  OnRanksOfSizes({1, 2}, OfCount(10), [&](Communicator& self, const CaseReference& reference) {
     ASSERT_THAT(self.StartGroup(), IsOk());
     std::thread([&] {
       EXPECT_THAT(self.StartGroup(), StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("another thread")));
@@ -215,42 +182,39 @@ TEST_P(CommunicatorConformance, PreparedCollectivesMixWithOthersAndMayBeForgotte
 // ---- Messages
 
 TEST_P(CommunicatorConformance, MessagesOfEverySizeFindTheirReceive) {
-  OnRanksOfSizes(
-      {1, 2, 3},
-      [&](Communicator& self) {
-        const int rank = self.rank().value();
-        for (const size_t bytes : {0, 1, 32, 5000, 65'536, 65'537, 700'000}) {
-          std::deque<std::vector<char>> out, in;
-          std::deque<MessageInfo> infos;
-          std::vector<Work> works;
-          // Half of the receives are there before the messages.
-          for (const bool receive_first : {true, false}) {
-            for (int peer = 0; peer < size(); ++peer) {
-              const int64_t tag = receive_first ? 1 : 2;
-              const auto receive = [&] {
-                in.emplace_back(bytes);
-                LOCKSTEP_ASSERT_OK_AND_ASSIGN(
-                    Work work, self.StartReceive(ReceiveOf(&in.back(), Rank(peer), tag, &infos.emplace_back())));
-                works.push_back(std::move(work));
-              };
-              if (receive_first) receive();
-              LOCKSTEP_ASSERT_OK_AND_ASSIGN(
-                  Work work, self.StartSend(SendOf(out.emplace_back(MessageOf(rank, tag, bytes)), peer, tag)));
-              works.push_back(std::move(work));
-              if (!receive_first) receive();
-            }
-          }
-          for (Work& work : works) ASSERT_THAT(work.Wait(CommTestDeadline()), IsOk());
-          for (size_t i = 0; i < in.size(); ++i) {
-            const int64_t tag = i < static_cast<size_t>(size()) ? 1 : 2;
-            EXPECT_EQ(infos[i].bytes, bytes);
-            EXPECT_EQ(infos[i].tag, tag);
-            EXPECT_EQ(infos[i].source, Rank(static_cast<int>(i) % size()));
-            EXPECT_EQ(in[i], MessageOf(static_cast<int>(i) % size(), tag, bytes));
-          }
+  OnRanksOfSizes({1, 2, 3}, [&](Communicator& self) {
+    const int rank = self.rank().value();
+    for (const size_t bytes : {0, 1, 32, 5000, 65'536, 65'537, 700'000}) {
+      std::deque<std::vector<char>> out, in;
+      std::deque<MessageInfo> infos;
+      std::vector<Work> works;
+      // Half of the receives are there before the messages.
+      for (const bool receive_first : {true, false}) {
+        for (int peer = 0; peer < size(); ++peer) {
+          const int64_t tag = receive_first ? 1 : 2;
+          const auto receive = [&] {
+            in.emplace_back(bytes);
+            LOCKSTEP_ASSERT_OK_AND_ASSIGN(
+                Work work, self.StartReceive(ReceiveOf(&in.back(), Rank(peer), tag, &infos.emplace_back())));
+            works.push_back(std::move(work));
+          };
+          if (receive_first) receive();
+          LOCKSTEP_ASSERT_OK_AND_ASSIGN(
+              Work work, self.StartSend(SendOf(out.emplace_back(MessageOf(rank, tag, bytes)), peer, tag)));
+          works.push_back(std::move(work));
+          if (!receive_first) receive();
         }
-      },
-      kStaysUsable);
+      }
+      for (Work& work : works) ASSERT_THAT(work.Wait(CommTestDeadline()), IsOk());
+      for (size_t i = 0; i < in.size(); ++i) {
+        const int64_t tag = i < static_cast<size_t>(size()) ? 1 : 2;
+        EXPECT_EQ(infos[i].bytes, bytes);
+        EXPECT_EQ(infos[i].tag, tag);
+        EXPECT_EQ(infos[i].source, Rank(static_cast<int>(i) % size()));
+        EXPECT_EQ(in[i], MessageOf(static_cast<int>(i) % size(), tag, bytes));
+      }
+    }
+  });
 }
 
 // Tags are taken out of order, equal tags in order, and wildcards in order of arrival.
@@ -320,34 +284,30 @@ TEST_P(CommunicatorConformance, MoreMessagesThanAreHeldWaitWithTheirSender) {
 }
 
 TEST_P(CommunicatorConformance, AMessageWithoutRoomIsAnErrorAndBreaksNothing) {
-  OnRanksOfSizes(
-      {1, 2},
-      [&](Communicator& self) {
-        const int peer = size() - 1 - self.rank().value();
-        for (const size_t bytes : {1000, 100'000}) {
-          const std::vector<char> out = MessageOf(self.rank().value(), 1, bytes);
-          std::vector<char> in(bytes - 1), good(bytes);
-          absl::StatusOr<Work> lost = self.StartSend(SendOf(out, peer, 1));
-          absl::StatusOr<Work> second = self.StartSend(SendOf(out, peer, 1));
-          ASSERT_THAT(lost.status(), IsOk());
-          ASSERT_THAT(second.status(), IsOk());
-          EXPECT_THAT(self.Receive(ReceiveOf(&in, Rank(peer), 1)),
-                      StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("has room for")));
-          // What was sent eagerly is done for its sender.
-          EXPECT_THAT(lost->Wait(CommTestDeadline()), StatusIs(bytes > 65'536 ? Code::kFailedPrecondition : Code::kOk));
-          EXPECT_THAT(self.Receive(ReceiveOf(&good, Rank(peer), 1)), IsOk());
-          EXPECT_EQ(good, MessageOf(peer, 1, bytes));
-          EXPECT_THAT(second->Wait(CommTestDeadline()), IsOk());
-        }
-        std::vector<char> data(1);
-        EXPECT_THAT(self.Send(SendOf(data, size(), 0)),
-                    StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("target")));
-        EXPECT_THAT(self.Send(SendOf(data, 0, -1)), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("tag")));
-        EXPECT_THAT(self.Receive(ReceiveOf(&data, Rank(size()), 0)),
-                    StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("source")));
-        EXPECT_THAT(self.Receive(ReceiveOf(&data, Rank(0), -2)), StatusIs(Code::kInvalidArgument));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2}, [&](Communicator& self) {
+    const int peer = size() - 1 - self.rank().value();
+    for (const size_t bytes : {1000, 100'000}) {
+      const std::vector<char> out = MessageOf(self.rank().value(), 1, bytes);
+      std::vector<char> in(bytes - 1), good(bytes);
+      absl::StatusOr<Work> lost = self.StartSend(SendOf(out, peer, 1));
+      absl::StatusOr<Work> second = self.StartSend(SendOf(out, peer, 1));
+      ASSERT_THAT(lost.status(), IsOk());
+      ASSERT_THAT(second.status(), IsOk());
+      EXPECT_THAT(self.Receive(ReceiveOf(&in, Rank(peer), 1)),
+                  StatusIs(Code::kFailedPrecondition, ::testing::HasSubstr("has room for")));
+      // What was sent eagerly is done for its sender.
+      EXPECT_THAT(lost->Wait(CommTestDeadline()), StatusIs(bytes > 65'536 ? Code::kFailedPrecondition : Code::kOk));
+      EXPECT_THAT(self.Receive(ReceiveOf(&good, Rank(peer), 1)), IsOk());
+      EXPECT_EQ(good, MessageOf(peer, 1, bytes));
+      EXPECT_THAT(second->Wait(CommTestDeadline()), IsOk());
+    }
+    std::vector<char> data(1);
+    EXPECT_THAT(self.Send(SendOf(data, size(), 0)), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("target")));
+    EXPECT_THAT(self.Send(SendOf(data, 0, -1)), StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("tag")));
+    EXPECT_THAT(self.Receive(ReceiveOf(&data, Rank(size()), 0)),
+                StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("source")));
+    EXPECT_THAT(self.Receive(ReceiveOf(&data, Rank(0), -2)), StatusIs(Code::kInvalidArgument));
+  });
 }
 
 TEST_P(CommunicatorConformance, MessagesHaveCallbacks) {
@@ -378,8 +338,8 @@ TEST_P(CommunicatorConformance, MessagesHaveCallbacks) {
 
 // Nobody sends it. A rank's message to itself has a deadline that only looking at it tells.
 TEST_P(CommunicatorConformance, CallbacksTellThatAMessageDidNotComeInTime) {
-  OnRanksOfSizes({1, 2}, [&](Communicator& self) {
-    if (self.rank() != Rank(0)) return;
+  ForSizes({1, 2}, [&] {
+    Communicator& self = communicator(0);
     std::vector<char> data(10);
     ReceiveRequest request = ReceiveOf(&data, Rank(size() - 1), 5);
     request.timeout = std::chrono::milliseconds(50);
@@ -400,37 +360,34 @@ inline CollectiveRequest SumOf(std::vector<int64_t>* data) {
 }
 
 TEST_P(CommunicatorConformance, SplitsByColorAndOrdersByKey) {
-  OnRanksOfSizes(
-      {1, 2, 3, 5, 8},
-      [&](Communicator& self) {
-        const int rank = self.rank().value();
-        // Odd and even ranks, backwards.
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> split, self.Split(rank % 2, -rank));
-        Communicator& part = *split;
-        const int members = (size() + 1 - rank % 2) / 2;
-        EXPECT_EQ(part.size(), members);
-        EXPECT_EQ(part.rank(), Rank(members - 1 - rank / 2));
-        std::vector<int64_t> sum = {rank, 1};
-        EXPECT_THAT(part.Run(SumOf(&sum)), IsOk());
-        int64_t expected = 0;
-        for (int r = rank % 2; r < size(); r += 2) expected += r;
-        EXPECT_THAT(sum, ::testing::ElementsAre(expected, members));
-        // Messages go by the part's ranks.
-        const std::vector<char> out = MessageOf(rank, 0, 10);
-        std::vector<char> in(10);
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work sent, part.StartSend(SendOf(out, (part.rank().value() + 1) % members, 0)));
-        MessageInfo info;
-        EXPECT_THAT(part.Receive(ReceiveOf(&in, kAnySource, kAnyTag, &info)), IsOk());
-        EXPECT_EQ(info.source, Rank((part.rank().value() + members - 1) % members));
-        EXPECT_THAT(sent.Wait(CommTestDeadline()), IsOk());
-        // Parts of parts.
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> copy, part.Duplicate());
-        EXPECT_EQ(copy->rank(), part.rank());
-        sum = {rank, 1};
-        EXPECT_THAT(copy->Run(SumOf(&sum)), IsOk());
-        EXPECT_EQ(sum[0], expected);
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2, 3, 5, 8}, [&](Communicator& self) {
+    const int rank = self.rank().value();
+    // Odd and even ranks, backwards.
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> split, self.Split(rank % 2, -rank));
+    Communicator& part = *split;
+    const int members = (size() + 1 - rank % 2) / 2;
+    EXPECT_EQ(part.size(), members);
+    EXPECT_EQ(part.rank(), Rank(members - 1 - rank / 2));
+    std::vector<int64_t> sum = {rank, 1};
+    EXPECT_THAT(part.Run(SumOf(&sum)), IsOk());
+    int64_t expected = 0;
+    for (int r = rank % 2; r < size(); r += 2) expected += r;
+    EXPECT_THAT(sum, ::testing::ElementsAre(expected, members));
+    // Messages go by the part's ranks.
+    const std::vector<char> out = MessageOf(rank, 0, 10);
+    std::vector<char> in(10);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work sent, part.StartSend(SendOf(out, (part.rank().value() + 1) % members, 0)));
+    MessageInfo info;
+    EXPECT_THAT(part.Receive(ReceiveOf(&in, kAnySource, kAnyTag, &info)), IsOk());
+    EXPECT_EQ(info.source, Rank((part.rank().value() + members - 1) % members));
+    EXPECT_THAT(sent.Wait(CommTestDeadline()), IsOk());
+    // Parts of parts.
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> copy, part.Duplicate());
+    EXPECT_EQ(copy->rank(), part.rank());
+    sum = {rank, 1};
+    EXPECT_THAT(copy->Run(SumOf(&sum)), IsOk());
+    EXPECT_EQ(sum[0], expected);
+  });
 }
 
 TEST_P(CommunicatorConformance, ARankWithoutAColorIsInNoPart) {
@@ -448,36 +405,33 @@ TEST_P(CommunicatorConformance, ARankWithoutAColorIsInNoPart) {
 // Two threads a rank, each with a communicator of its own, which even and odd ranks use in opposite orders.
 TEST_P(CommunicatorConformance, SeveralCommunicatorsGetOnIndependently) {
   constexpr int kRounds = 25;
-  OnRanksOfSizes(
-      {2, 3, 4},
-      [&](Communicator& self) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> first, self.Duplicate());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> second, self.Duplicate());
-        // Started in opposite orders by one thread, unless a start waits for all ranks.
-        const bool even = self.rank().value() % 2 == 0;
-        for (int round = 0; round < kRounds && !GetParam().checked; ++round) {
-          std::vector<int64_t> a(30'000, 1), b(10, 2);
-          absl::StatusOr<Work> one = even ? first->Start(SumOf(&a)) : second->Start(SumOf(&b));
-          absl::StatusOr<Work> two = even ? second->Start(SumOf(&b)) : first->Start(SumOf(&a));
-          ASSERT_THAT(one.status(), IsOk());
-          ASSERT_THAT(two.status(), IsOk());
-          ASSERT_THAT(two->Wait(CommTestDeadline()), IsOk());
-          ASSERT_THAT(one->Wait(CommTestDeadline()), IsOk());
-          EXPECT_THAT(a, ::testing::Each(size()));
-          EXPECT_THAT(b, ::testing::Each(2 * size()));
-        }
-        const auto use = [&](Communicator* communicator, size_t count) {
-          for (int round = 0; round < kRounds; ++round) {
-            std::vector<int64_t> data(count, round);
-            ASSERT_THAT(communicator->Run(SumOf(&data)), IsOk());
-            EXPECT_THAT(data, ::testing::Each(round * size()));
-          }
-        };
-        std::thread other(use, second.get(), 20'000);
-        use(first.get(), 5);
-        other.join();
-      },
-      kStaysUsable);
+  OnRanksOfSizes({2, 3, 4}, [&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> first, self.Duplicate());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> second, self.Duplicate());
+    // Started in opposite orders by one thread, unless a start waits for all ranks.
+    const bool even = self.rank().value() % 2 == 0;
+    for (int round = 0; round < kRounds && !GetParam().checked; ++round) {
+      std::vector<int64_t> a(30'000, 1), b(10, 2);
+      absl::StatusOr<Work> one = even ? first->Start(SumOf(&a)) : second->Start(SumOf(&b));
+      absl::StatusOr<Work> two = even ? second->Start(SumOf(&b)) : first->Start(SumOf(&a));
+      ASSERT_THAT(one.status(), IsOk());
+      ASSERT_THAT(two.status(), IsOk());
+      ASSERT_THAT(two->Wait(CommTestDeadline()), IsOk());
+      ASSERT_THAT(one->Wait(CommTestDeadline()), IsOk());
+      EXPECT_THAT(a, ::testing::Each(size()));
+      EXPECT_THAT(b, ::testing::Each(2 * size()));
+    }
+    const auto use = [&](Communicator* communicator, size_t count) {
+      for (int round = 0; round < kRounds; ++round) {
+        std::vector<int64_t> data(count, round);
+        ASSERT_THAT(communicator->Run(SumOf(&data)), IsOk());
+        EXPECT_THAT(data, ::testing::Each(round * size()));
+      }
+    };
+    std::thread other(use, second.get(), 20'000);
+    use(first.get(), 5);
+    other.join();
+  });
 }
 
 // ---- Monitored barriers, where there is a control channel
@@ -564,19 +518,16 @@ TEST_P(CommunicatorConformance, AMonitoredBarrierSaysWhoHasNotCome) {
 }
 
 TEST_P(CommunicatorConformance, AFailureOfAPartLeavesTheOthersAlone) {
-  OnRanksOfSizes(
-      {2, 3},
-      [&](Communicator& self) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> other, self.Duplicate());
-        if (self.rank() == Rank(0)) {
-          part->Abort("enough of this");
-        }
-        EXPECT_THAT(part->Run(CollectiveRequest()), StatusIs(Code::kAborted));
-        EXPECT_THAT(other->Run(CollectiveRequest()), IsOk());
-        EXPECT_THAT(self.Run(CollectiveRequest()), IsOk());
-      },
-      kStaysUsable);
+  OnRanksOfSizes({2, 3}, [&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> part, self.Duplicate());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Communicator> other, self.Duplicate());
+    if (self.rank() == Rank(0)) {
+      part->Abort("enough of this");
+    }
+    EXPECT_THAT(part->Run(CollectiveRequest()), StatusIs(Code::kAborted));
+    EXPECT_THAT(other->Run(CollectiveRequest()), IsOk());
+    EXPECT_THAT(self.Run(CollectiveRequest()), IsOk());
+  });
 }
 
 // The others come when it is too late.
@@ -687,32 +638,28 @@ TEST_P(CommunicatorConformance, DestroyingADuplicateEndsWhatPeersCallThere) {
 
 // Whoever is first to be done may destroy its part while others have yet to call what all call last.
 TEST_P(CommunicatorConformance, DestroyingAPartInGoodOrderFailsNobody) {
-  OnRanksOfSizes(
-      {2, 3},
-      [&](Communicator& self) {
-        const Rank root(0);
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
-        EXPECT_THAT(part->Run(CollectiveRequest()), IsOk());
-        // The root of a small broadcast needs nobody to be done with it, unless it goes in shared memory.
-        std::vector<int64_t> data(2, self.rank() == root ? 7 : 0);
-        CollectiveRequest last = SumOf(&data);
-        last.collective = Collective::kBroadcast;
-        last.root = root;
-        if (self.rank() == root) {
-          EXPECT_THAT(part->Run(last), IsOk());
-          part.reset();
-        } else {
-          // Longer than the coordinator needs to notice anything.
-          Gate never;
-          EXPECT_THAT(never.Await(Deadline::AfterMs(GetParam().announces_failures ? 1'500 : 10)),
-                      ::testing::Not(IsOk()));
-          EXPECT_THAT(part->status(), IsOk());
-          EXPECT_THAT(part->Run(last), IsOk());
-          EXPECT_THAT(data, ::testing::Each(7));
-          EXPECT_THAT(part->status(), IsOk());
-        }
-      },
-      kStaysUsable);
+  OnRanksOfSizes({2, 3}, [&](Communicator& self) {
+    const Rank root(0);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Communicator> part, self.Duplicate());
+    EXPECT_THAT(part->Run(CollectiveRequest()), IsOk());
+    // The root of a small broadcast needs nobody to be done with it, unless it goes in shared memory.
+    std::vector<int64_t> data(2, self.rank() == root ? 7 : 0);
+    CollectiveRequest last = SumOf(&data);
+    last.collective = Collective::kBroadcast;
+    last.root = root;
+    if (self.rank() == root) {
+      EXPECT_THAT(part->Run(last), IsOk());
+      part.reset();
+    } else {
+      // Longer than the coordinator needs to notice anything.
+      Gate never;
+      EXPECT_THAT(never.Await(Deadline::AfterMs(GetParam().announces_failures ? 1'500 : 10)), ::testing::Not(IsOk()));
+      EXPECT_THAT(part->status(), IsOk());
+      EXPECT_THAT(part->Run(last), IsOk());
+      EXPECT_THAT(data, ::testing::Each(7));
+      EXPECT_THAT(part->status(), IsOk());
+    }
+  });
 }
 
 }  // namespace lockstep

@@ -4,36 +4,19 @@
 #ifndef TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 #define TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
 #include "base/error_info.h"
 #include "base/mutex.h"
-#include "base/rank.h"
-#include "base/status_matchers.h"
-#include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
-#include "comm/communicator.h"
-#include "comm/schedule/schedule.h"
 #include "comm/work.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/communicator_conformance_fixture.h"
-#include "tests/communicator_testing.h"
+#include "tests/communicator_conformance.h"
 #include "tests/gate.h"
 
 namespace lockstep {
@@ -150,12 +133,7 @@ TEST_P(CommunicatorConformance, TwoThreadsMayTakeTurns) {
   ForSizes({1, 2, 3}, [&] {
     constexpr int kRounds = 40;
     std::deque<CaseReference> references;
-    for (int i = 0; i < kRounds; ++i) {
-      CollectiveCase c;
-      c.count = i * 37;
-      c.seed = static_cast<uint32_t>(i);
-      references.emplace_back(c, size());
-    }
+    for (int i = 0; i < kRounds; ++i) references.emplace_back(OfCount(i * 37, i), size());
     OnRanks([&](Communicator& self) {
       Mutex mu;
       CondVar changed;
@@ -183,9 +161,7 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
   ForSizes({1, 2, 3}, [&] {
     constexpr int kRounds = 20;
     const CaseReference large(Large(5), size());
-    CollectiveCase small;
-    small.count = 3;
-    const CaseReference reference(small, size());
+    const CaseReference reference(OfCount(3), size());
     OnRanks([&](Communicator& self) {
       std::deque<CaseRun> runs;
       std::vector<std::thread> waiters;
@@ -288,9 +264,7 @@ TEST_P(CommunicatorConformance, ACallbackOfWhatIsDoneComesAtOnceOnItsThread) {
 // Registered while it is completed: on the thread that started it, on another one, beside one who waits.
 TEST_P(CommunicatorConformance, CallbacksComeOnceHoweverTheyRaceWithTheEnd) {
   constexpr int kRounds = 60;
-  CollectiveCase small;
-  small.count = 3;
-  OnRanksOfSizes({1, 2, 3}, small, [&](Communicator& self, const CaseReference& reference) {
+  OnRanksOfSizes({1, 2, 3}, OfCount(3), [&](Communicator& self, const CaseReference& reference) {
     std::deque<CaseRun> runs;
     std::deque<Completions> completions(kRounds);
     for (int round = 0; round < kRounds; ++round) {
@@ -354,35 +328,32 @@ TEST_P(CommunicatorConformance, EachStartOfAPreparedCollectiveHasCallbacksOfItsO
 
 // Its members' and its own, registered while it is open and afterwards.
 TEST_P(CommunicatorConformance, CallbacksOfAGroupComeOnceItIsLaunched) {
-  OnRanksOfSizes(
-      {1, 2, 3}, Large(4),
-      [&](Communicator& self, const CaseReference& reference) {
-        CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-        Completions completions;
-        ASSERT_THAT(self.StartGroup(), IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
-        member.OnComplete(completions.Expect());
-        ASSERT_THAT(self.Start(other.request()).status(), IsOk());
-        EXPECT_TRUE(completions.threads().empty()) << "nothing is launched yet";
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
-        member.OnComplete(completions.Expect());
-        work.OnComplete(completions.Expect());
-        EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
-        EXPECT_EQ(run.Check(), "");
-        EXPECT_EQ(other.Check(), "");
-        // A group that is refused completes what it has collected, too.
-        ASSERT_THAT(self.StartGroup(), IsOk());
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
-        Completions of_dropped;
-        dropped.OnComplete(of_dropped.Expect());
-        CollectiveRequest wrong = run.request();
-        wrong.op = ReduceOp::kXor;
-        EXPECT_FALSE(self.Start(wrong).ok());
-        EXPECT_FALSE(self.EndGroup().ok());
-        EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2, 3}, Large(4), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    CaseRun other(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    Completions completions;
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work member, self.Start(run.request()));
+    member.OnComplete(completions.Expect());
+    ASSERT_THAT(self.Start(other.request()).status(), IsOk());
+    EXPECT_TRUE(completions.threads().empty()) << "nothing is launched yet";
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+    member.OnComplete(completions.Expect());
+    work.OnComplete(completions.Expect());
+    EXPECT_THAT(completions.Await(), ::testing::Each(IsOk()));
+    EXPECT_EQ(run.Check(), "");
+    EXPECT_EQ(other.Check(), "");
+    // A group that is refused completes what it has collected, too.
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work dropped, self.Start(run.request()));
+    Completions of_dropped;
+    dropped.OnComplete(of_dropped.Expect());
+    CollectiveRequest wrong = run.request();
+    wrong.op = ReduceOp::kXor;
+    EXPECT_FALSE(self.Start(wrong).ok());
+    EXPECT_FALSE(self.EndGroup().ok());
+    EXPECT_THAT(of_dropped.Await(), ::testing::ElementsAre(StatusIs(Code::kCancelled)));
+  });
 }
 
 // Rank 0 aborts while it waits for a rank that comes only afterwards.
@@ -418,15 +389,18 @@ TEST_P(CommunicatorConformance, CallbacksTellOfAnAbort) {
 
 TEST_P(CommunicatorConformance, CallbacksTellThatADeadlineHasPassed) {
   if (GetParam().checked) GTEST_SKIP() << "nothing is in flight before all ranks have called";
-  OnRanksOfSizes({2}, Large(6), [&](Communicator& self, const CaseReference& reference) {
-    if (self.rank() == Rank(1)) return;
-    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
-    CollectiveRequest request = run.request();
-    request.timeout = std::chrono::milliseconds(50);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
-    Completions completions;
-    work.OnComplete(completions.Expect());
-    EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+  ForSizes({2}, [&] {
+    const CaseReference reference(Large(6), size());
+    OnRanks([&](Communicator& self) {
+      if (self.rank() == Rank(1)) return;
+      CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+      CollectiveRequest request = run.request();
+      request.timeout = std::chrono::milliseconds(50);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(request));
+      Completions completions;
+      work.OnComplete(completions.Expect());
+      EXPECT_THAT(completions.Await(), ::testing::ElementsAre(StatusIs(Code::kDeadlineExceeded)));
+    });
   });
 }
 
@@ -462,27 +436,22 @@ TEST_P(CommunicatorConformance, EnqueuedCollectivesKeepTheStreamsOrder) {
 }
 
 TEST_P(CommunicatorConformance, AnEnqueuedErrorReachesDoneAndNotTheStream) {
-  OnRanksOfSizes(
-      {1, 2},
-      [&](Communicator& self) {
-        LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
-        CollectiveRequest request;
-        request.collective = Collective::kAllReduce;
-        request.dtype = DType::kF32;
-        request.op = ReduceOp::kXor;
-        absl::Status result;
-        ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
-        ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
-        EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
-      },
-      kStaysUsable);
+  OnRanksOfSizes({1, 2}, [&](Communicator& self) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Stream> stream, HostDevice()->CreateStream("test"));
+    CollectiveRequest request;
+    request.collective = Collective::kAllReduce;
+    request.dtype = DType::kF32;
+    request.op = ReduceOp::kXor;
+    absl::Status result;
+    ASSERT_THAT(self.Enqueue(request, stream.get(), [&](const absl::Status& status) { result = status; }), IsOk());
+    ASSERT_THAT(stream->Synchronize(CommTestDeadline()), IsOk());
+    EXPECT_THAT(result, StatusIs(Code::kInvalidArgument, ::testing::HasSubstr("xor")));
+  });
 }
 
 TEST_P(CommunicatorConformance, FlightRecordsTellWhatWasDone) {
   ForSizes({1, 2}, [&] {
-    CollectiveCase c;
-    c.count = 1234;
-    RunCases({c});
+    RunCases({OfCount(1234)});
     for (int rank = 0; rank < size(); ++rank) {
       EXPECT_THAT(communicator(rank).FlightRecords(),
                   ::testing::ContainsRegex("all_reduce #[0-9]+ \\(1234 f32 sum, .*\\).* done (in|at once)"));

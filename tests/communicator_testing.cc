@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/error_info.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "kernels/reference_testing.h"
 
 namespace lockstep {

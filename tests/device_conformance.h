@@ -15,9 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +28,8 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
+#include "base/device/devices.h"
+#include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
 #include "gmock/gmock.h"
@@ -361,6 +365,16 @@ TEST_P(DeviceConformance, FailedStreamStillWaitsForOthers) {
   EXPECT_THAT(event_->Synchronize(Soon()), IsOk());
 }
 
+TEST_P(DeviceConformance, ThrownExceptionBecomesTheStreamsError) {
+  ASSERT_THAT(stream_->Enqueue([]() -> absl::Status { throw std::runtime_error("out of luck"); }), IsOk());
+  EXPECT_THAT(stream_->Synchronize(Soon()),
+              StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("\"conformance\": its work threw out of luck")));
+}
+
+TEST_P(DeviceConformance, NullWorkIsRefused) {
+  EXPECT_THAT(stream_->Enqueue(nullptr), StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("null work")));
+}
+
 TEST_P(DeviceConformance, EventsThatAreNullOrForeignAreRefused) {
   ForeignEvent foreign;
   EXPECT_THAT(stream_->Record(nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -429,6 +443,37 @@ TEST_P(DeviceConformance, DestroyedStreamReleasesThoseThatWaitForIt) {
   doomed.reset();
   EXPECT_THAT(waiting->Synchronize(Soon()), IsOk());
   EXPECT_TRUE(ran);
+}
+
+TEST_P(DeviceConformance, ForkedChildIsToldAndMayDestroyWhatItInherited) {
+  std::atomic<uint32_t> flag{0};
+  void* const memory = device_->Allocate(1).value();
+  Gate gate;
+  EnqueueGate(stream_.get(), &gate);
+  ASSERT_THAT(stream_->Record(event_.get()), IsOk());
+  const auto child = [&] {
+    const absl::Status answers[] = {stream_->Enqueue([] { return absl::OkStatus(); }),
+                                    stream_->Copy(&gate, &gate, 1),
+                                    stream_->Record(event_.get()),
+                                    stream_->Wait(event_.get()),
+                                    stream_->AwaitValue(&flag, 0),
+                                    stream_->WriteValue(&flag, 0),
+                                    stream_->Synchronize(Soon()),
+                                    stream_->status(),
+                                    event_->Synchronize(Soon())};
+    for (size_t i = 0; i < std::size(answers); ++i) {
+      if (!absl::IsFailedPrecondition(answers[i])) return static_cast<int>(i) + 1;
+    }
+    if (!event_->Query()) return 100;
+    device_->Free(memory);
+    stream_.reset();
+    event_.reset();
+    return 0;
+  };
+  EXPECT_EQ(RunInForkedChild(child, Soon()), 0);
+  gate.Open();
+  EXPECT_THAT(stream_->Synchronize(Soon()), IsOk());
+  device_->Free(memory);
 }
 
 // ---- Copies, flags that streams await and write, and memory
@@ -594,13 +639,37 @@ TEST_P(DeviceConformance, AllocationsAreAlignedAndDistinct) {
 }
 
 TEST_P(DeviceConformance, MemoryOnTheHostIsTheHosts) {
-  for (size_t bytes : {1, 4096, 1 << 20}) {
+  for (size_t bytes : {1, 255, 257, 4096, 100'000, 1 << 20}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(void* const block, device_->AllocateOnHost(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 256, 0) << bytes;
     std::fill_n(static_cast<char*>(block), bytes, 'x');
     device_->FreeOnHost(block);
   }
   device_->FreeOnHost(nullptr);
+}
+
+TEST_P(DeviceConformance, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
+  constexpr size_t kBytes = 4096;
+  const DeviceId host, own = device_->id();
+  void* const on_device = device_->Allocate(kBytes).value();
+  void* const pinned = device_->AllocateOnHost(kBytes).value();
+  const auto pageable = std::make_unique<char[]>(kBytes);
+  EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, own), IsOk());
+  EXPECT_THAT(CheckPointer(pageable.get(), host), IsOk());
+  for (const DeviceId declared : {own, host}) {
+    EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
+    EXPECT_THAT(CheckPointer(nullptr, declared), IsOk());
+  }
+  if (own != host) {
+    const auto refused = [](DeviceId actual, DeviceId declared) {
+      return StatusIs(absl::StatusCode::kInvalidArgument,
+                      testing::HasSubstr("is memory of " + Name(actual) + ", but " + Name(declared) + " was declared"));
+    };
+    EXPECT_THAT(CheckPointer(on_device, host), refused(own, host));
+    EXPECT_THAT(CheckPointer(pageable.get(), own), refused(host, own));
+  }
+  device_->Free(on_device);
+  device_->FreeOnHost(pinned);
 }
 
 TEST_P(DeviceConformance, ImpossibleAllocationSaysHowMuchWasAskedFor) {

@@ -20,7 +20,6 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "kernels/reference_testing.h"
-#include "transport/nccl/nccl_abi.h"
 
 namespace lockstep {
 namespace nccl {
@@ -171,27 +170,18 @@ class Library final : public FakeNccl {
     hanging_ = -1;
     misuses_ = 0;
   }
-  void set_version(int version) override {
-    MutexLock lock(&mu_);
-    version_ = version;
-  }
+  void set_version(int version) override { Set(&version_, version); }
   void set_launch(int (*launch)(void*, void (*)(void*), void*), int (*capturing)(void*, bool*)) override {
     MutexLock lock(&mu_);
     launch_ = launch;
     capturing_ = capturing;
   }
-  void set_looks(int looks) override {
-    MutexLock lock(&mu_);
-    looks_ = looks;
-  }
+  void set_looks(int looks) override { Set(&looks_, looks); }
   void Fail(const char* function, Result result, int nth) override {
     MutexLock lock(&mu_);
     failures_[function] = {result, nth};
   }
-  void HangInit(int rank) override {
-    MutexLock lock(&mu_);
-    hanging_ = rank;
-  }
+  void HangInit(int rank) override { Set(&hanging_, rank); }
   void FailLater(int rank, Result result) override {
     MutexLock lock(&mu_);
     for (Comm* const comm : comms_) {
@@ -228,26 +218,20 @@ class Library final : public FakeNccl {
     return last_config_;
   }
 
-  // ---- What NCCL's functions call, after Enter: it counts them, and answers what a test has asked for.
+  // ---- For NCCL's functions, which are below.
 
-  Result Enter(const char* function);
-  int version() const {
-    MutexLock lock(&mu_);
-    return version_;
-  }
-  UniqueId NewId();
-  Result Create(Comm** comm, int size, const UniqueId& id, int rank, const Config& config);
-  Result Split(Comm* comm, int color, int key, Comm** part);
-  Result State(Comm* comm, Result* state);
-  Result End(Comm* comm, bool abort);
-  Result MakeOperator(RedOp* op, const void* scalar, DataType type, Comm* comm);
-  Result DeleteOperator(RedOp op, Comm* comm);
-  Result Register(Comm* comm, void* memory);
-  Result Deregister(Comm* comm, void* memory);
+  // Begins every function: counts the call, and answers what a test has asked for.
+  Result Enter(const char* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The end of a group, of one call or more.
-  Result Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>& group);
+  Result Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The end of a communicator.
+  Result End(Comm* comm, bool abort) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
- private:
+  void Set(int* member, int value) {
+    MutexLock lock(&mu_);
+    *member = value;
+  }
+
   // A host function: the calls of one group on one stream.
   struct Launch {
     Library* library;
@@ -300,7 +284,6 @@ class Library final : public FakeNccl {
 };
 
 Result Library::Enter(const char* function) {
-  MutexLock lock(&mu_);
   ++calls_[function];
   const auto it = failures_.find(function);
   if (it == failures_.end() || --it->second.second > 0) return kSuccess;
@@ -309,48 +292,7 @@ Result Library::Enter(const char* function) {
   return result;
 }
 
-UniqueId Library::NewId() {
-  MutexLock lock(&mu_);
-  UniqueId id = {};
-  const uint64_t number = ++ids_;
-  std::memcpy(id.bytes, &number, sizeof(number));
-  return id;
-}
-
-Result Library::Create(Comm** comm, int size, const UniqueId& id, int rank, const Config& config) {
-  MutexLock lock(&mu_);
-  last_config_ = config;
-  uint64_t number = 0;
-  std::memcpy(&number, id.bytes, sizeof(number));
-  std::shared_ptr<Clique>& clique = cliques_[number];
-  if (clique == nullptr) clique = std::make_shared<Clique>();
-  clique->size = size;
-  *comm = NewComm(clique, rank, config);
-  return kInProgress;
-}
-
-Result Library::Split(Comm* comm, int color, int key, Comm** part) {
-  MutexLock lock(&mu_);
-  if (!MayBeAsked(comm)) return kInvalidArgument;
-  comm->split = comm->splits++;
-  comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
-  comm->part = part;
-  comm->part_there = false;
-  *part = nullptr;
-  comm->looks = looks_;
-  // As NCCL 2.28 answers, whose communicator is under way all the same.
-  return kSuccess;
-}
-
-Result Library::State(Comm* comm, Result* state) {
-  MutexLock lock(&mu_);
-  if (!Exists(comm)) return kInvalidArgument;
-  *state = Progress(comm);
-  return kSuccess;
-}
-
 Result Library::End(Comm* comm, bool abort) {
-  MutexLock lock(&mu_);
   if (!Exists(comm)) return kInvalidArgument;
   if (!abort && (comm->running > 0 || !comm->launches.empty())) ++misuses_;
   if (!abort && !comm->operators.empty()) ++misuses_;
@@ -365,27 +307,7 @@ Result Library::End(Comm* comm, bool abort) {
   return kSuccess;
 }
 
-Result Library::MakeOperator(RedOp* op, const void* scalar, DataType type, Comm* comm) {
-  MutexLock lock(&mu_);
-  if (!MayBeAsked(comm)) return kInvalidArgument;
-  const DType dtype = DTypeOf(type);
-  uint64_t code = 0;
-  std::memcpy(&code, scalar, SizeOf(dtype));
-  const int made = kFirstOperator + static_cast<int>(++ids_);
-  comm->operators[made] = kernels::ReferenceDecode(dtype, code);
-  *op = static_cast<RedOp>(made);
-  return kSuccess;
-}
-
-Result Library::DeleteOperator(RedOp op, Comm* comm) {
-  MutexLock lock(&mu_);
-  if (Exists(comm) && comm->operators.erase(op) == 1) return kSuccess;
-  ++misuses_;
-  return kInvalidArgument;
-}
-
 Result Library::Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>& group) {
-  MutexLock lock(&mu_);
   for (const auto& [where, calls] : group) {
     Comm* const comm = where.first;
     if (!MayBeAsked(comm)) return kInvalidArgument;
@@ -398,20 +320,6 @@ Result Library::Begin(const std::map<std::pair<Comm*, void*>, std::vector<Call>>
     }
   }
   return group.empty() ? kSuccess : kInProgress;
-}
-
-Result Library::Register(Comm* comm, void* memory) {
-  MutexLock lock(&mu_);
-  if (!MayBeAsked(comm)) return kInvalidArgument;
-  comm->registered.insert(memory);
-  return kSuccess;
-}
-
-Result Library::Deregister(Comm* comm, void* memory) {
-  MutexLock lock(&mu_);
-  if (Exists(comm) && comm->registered.erase(memory) == 1) return kSuccess;
-  ++misuses_;
-  return kInvalidArgument;
 }
 
 bool Library::Exists(Comm* comm) {
@@ -584,99 +492,132 @@ thread_local int depth = 0;
 thread_local std::map<std::pair<Comm*, void*>, std::vector<Call>> group;
 
 Result Add(const char* function, const Call& call, Comm* comm, void* stream) {
-  if (const Result result = Library::Get()->Enter(function); result != kSuccess) return result;
+  Library& library = *Library::Get();
+  MutexLock lock(&library.mu_);
+  if (const Result result = library.Enter(function); result != kSuccess) return result;
   // NCCL has nothing to do.
   if (call.count == 0) return kSuccess;
   group[{comm, stream}].push_back(call);
   if (depth > 0) return kSuccess;
-  return Library::Get()->Begin(std::exchange(group, {}));
+  return library.Begin(std::exchange(group, {}));
 }
 
 #define LOCKSTEP_EXPORT extern "C" __attribute__((visibility("default")))
-#define LOCKSTEP_ENTER(function)                                                                \
-  if (const Result result = Library::Get()->Enter(function); result != kSuccess) return result; \
+// The lock is held until the function returns.
+#define LOCKSTEP_ENTER()                                                                \
+  Library& library = *Library::Get();                                                   \
+  MutexLock lock(&library.mu_);                                                         \
+  if (const Result result = library.Enter(__func__); result != kSuccess) return result; \
   static_assert(true)
 
 LOCKSTEP_EXPORT FakeNccl* LockstepFakeNccl() { return Library::Get(); }
 
 LOCKSTEP_EXPORT Result ncclGetVersion(int* version) {
-  LOCKSTEP_ENTER("ncclGetVersion");
-  *version = Library::Get()->version();
+  LOCKSTEP_ENTER();
+  *version = library.version_;
   return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclGetUniqueId(UniqueId* id) {
-  LOCKSTEP_ENTER("ncclGetUniqueId");
-  *id = Library::Get()->NewId();
+  LOCKSTEP_ENTER();
+  *id = {};
+  const uint64_t number = ++library.ids_;
+  std::memcpy(id->bytes, &number, sizeof(number));
   return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
-  LOCKSTEP_ENTER("ncclCommInitRankConfig");
-  return Library::Get()->Create(comm, size, id, rank, *config);
+  LOCKSTEP_ENTER();
+  library.last_config_ = *config;
+  uint64_t number = 0;
+  std::memcpy(&number, id.bytes, sizeof(number));
+  std::shared_ptr<Clique>& clique = library.cliques_[number];
+  if (clique == nullptr) clique = std::make_shared<Clique>();
+  clique->size = size;
+  *comm = library.NewComm(clique, rank, *config);
+  return kInProgress;
 }
 LOCKSTEP_EXPORT Result ncclCommSplit(Comm* comm, int color, int key, Comm** part, Config*) {
-  LOCKSTEP_ENTER("ncclCommSplit");
-  return Library::Get()->Split(comm, color, key, part);
+  LOCKSTEP_ENTER();
+  if (!library.MayBeAsked(comm)) return kInvalidArgument;
+  comm->split = comm->splits++;
+  comm->clique->splits[comm->split].asked[comm->rank] = {color, key};
+  comm->part = part;
+  comm->part_there = false;
+  *part = nullptr;
+  comm->looks = library.looks_;
+  // As NCCL 2.28 answers, whose communicator is under way all the same.
+  return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclCommDestroy(Comm* comm) {
-  LOCKSTEP_ENTER("ncclCommDestroy");
-  return Library::Get()->End(comm, /*abort=*/false);
+  LOCKSTEP_ENTER();
+  return library.End(comm, /*abort=*/false);
 }
 LOCKSTEP_EXPORT Result ncclCommAbort(Comm* comm) {
-  LOCKSTEP_ENTER("ncclCommAbort");
-  return Library::Get()->End(comm, /*abort=*/true);
+  LOCKSTEP_ENTER();
+  return library.End(comm, /*abort=*/true);
 }
 LOCKSTEP_EXPORT Result ncclCommGetAsyncError(Comm* comm, Result* error) {
-  LOCKSTEP_ENTER("ncclCommGetAsyncError");
-  return Library::Get()->State(comm, error);
+  LOCKSTEP_ENTER();
+  if (!library.Exists(comm)) return kInvalidArgument;
+  *error = library.Progress(comm);
+  return kSuccess;
 }
 LOCKSTEP_EXPORT const char* ncclGetErrorString(Result) { return "words for the result"; }
 LOCKSTEP_EXPORT const char* ncclGetLastError(Comm*) { return "the last error\n"; }
 LOCKSTEP_EXPORT Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int, Comm* comm) {
-  LOCKSTEP_ENTER("ncclRedOpCreatePreMulSum");
-  return Library::Get()->MakeOperator(op, scalar, type, comm);
+  LOCKSTEP_ENTER();
+  if (!library.MayBeAsked(comm)) return kInvalidArgument;
+  const DType dtype = DTypeOf(type);
+  uint64_t code = 0;
+  std::memcpy(&code, scalar, SizeOf(dtype));
+  const int made = kFirstOperator + static_cast<int>(++library.ids_);
+  comm->operators[made] = kernels::ReferenceDecode(dtype, code);
+  *op = static_cast<RedOp>(made);
+  return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclRedOpDestroy(RedOp op, Comm* comm) {
-  LOCKSTEP_ENTER("ncclRedOpDestroy");
-  return Library::Get()->DeleteOperator(op, comm);
+  LOCKSTEP_ENTER();
+  if (library.Exists(comm) && comm->operators.erase(op) == 1) return kSuccess;
+  ++library.misuses_;
+  return kInvalidArgument;
 }
 LOCKSTEP_EXPORT Result ncclReduce(const char* input, char* output, size_t count, DataType type, RedOp op, int root,
                                   Comm* comm, void* stream) {
-  return Add("ncclReduce", {Kind::kReduce, input, output, count, type, op, root}, comm, stream);
+  return Add(__func__, {Kind::kReduce, input, output, count, type, op, root}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclBroadcast(const char* input, char* output, size_t count, DataType type, int root, Comm* comm,
                                      void* stream) {
-  return Add("ncclBroadcast", {Kind::kBroadcast, input, output, count, type, kSum, root}, comm, stream);
+  return Add(__func__, {Kind::kBroadcast, input, output, count, type, kSum, root}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclAllReduce(const char* input, char* output, size_t count, DataType type, RedOp op, Comm* comm,
                                      void* stream) {
-  return Add("ncclAllReduce", {Kind::kAllReduce, input, output, count, type, op, 0}, comm, stream);
+  return Add(__func__, {Kind::kAllReduce, input, output, count, type, op, 0}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclReduceScatter(const char* input, char* output, size_t count, DataType type, RedOp op,
                                          Comm* comm, void* stream) {
-  return Add("ncclReduceScatter", {Kind::kReduceScatter, input, output, count, type, op, 0}, comm, stream);
+  return Add(__func__, {Kind::kReduceScatter, input, output, count, type, op, 0}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclAllGather(const char* input, char* output, size_t count, DataType type, Comm* comm,
                                      void* stream) {
-  return Add("ncclAllGather", {Kind::kAllGather, input, output, count, type, kSum, 0}, comm, stream);
+  return Add(__func__, {Kind::kAllGather, input, output, count, type, kSum, 0}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclSend(const char* data, size_t count, DataType type, int peer, Comm* comm, void* stream) {
-  return Add("ncclSend", {Kind::kSend, data, nullptr, count, type, kSum, peer}, comm, stream);
+  return Add(__func__, {Kind::kSend, data, nullptr, count, type, kSum, peer}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclRecv(char* data, size_t count, DataType type, int peer, Comm* comm, void* stream) {
-  return Add("ncclRecv", {Kind::kReceive, nullptr, data, count, type, kSum, peer}, comm, stream);
+  return Add(__func__, {Kind::kReceive, nullptr, data, count, type, kSum, peer}, comm, stream);
 }
 LOCKSTEP_EXPORT Result ncclGroupStart() {
-  LOCKSTEP_ENTER("ncclGroupStart");
+  LOCKSTEP_ENTER();
   ++depth;
   return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclGroupEnd() {
-  LOCKSTEP_ENTER("ncclGroupEnd");
+  LOCKSTEP_ENTER();
   if (--depth > 0) return kSuccess;
-  return Library::Get()->Begin(std::exchange(group, {}));
+  return library.Begin(std::exchange(group, {}));
 }
 LOCKSTEP_EXPORT Result ncclMemAlloc(void** memory, size_t bytes) {
-  LOCKSTEP_ENTER("ncclMemAlloc");
+  LOCKSTEP_ENTER();
   // NCCL's is aligned to more.
   constexpr size_t kAlignment = 256;
   // More than a GPU has, and than a sanitizer lets anybody ask for.
@@ -686,18 +627,22 @@ LOCKSTEP_EXPORT Result ncclMemAlloc(void** memory, size_t bytes) {
   return *memory == nullptr ? kUnhandledCudaError : kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclMemFree(void* memory) {
-  LOCKSTEP_ENTER("ncclMemFree");
+  LOCKSTEP_ENTER();
   std::free(memory);
   return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclCommRegister(Comm* comm, void* memory, size_t, void** handle) {
-  LOCKSTEP_ENTER("ncclCommRegister");
+  LOCKSTEP_ENTER();
   *handle = memory;
-  return Library::Get()->Register(comm, memory);
+  if (!library.MayBeAsked(comm)) return kInvalidArgument;
+  comm->registered.insert(memory);
+  return kSuccess;
 }
 LOCKSTEP_EXPORT Result ncclCommDeregister(Comm* comm, void* handle) {
-  LOCKSTEP_ENTER("ncclCommDeregister");
-  return Library::Get()->Deregister(comm, handle);
+  LOCKSTEP_ENTER();
+  if (library.Exists(comm) && comm->registered.erase(handle) == 1) return kSuccess;
+  ++library.misuses_;
+  return kInvalidArgument;
 }
 
 }  // namespace nccl

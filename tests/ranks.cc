@@ -1,6 +1,5 @@
 #include "tests/ranks.h"
 
-#include <chrono>
 #include <thread>
 #include <utility>
 

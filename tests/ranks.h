@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
-#include "base/rank.h"
 #include "comm/communicator.h"
 #include "comm/engine/progress_engine.h"
 #include "comm/host/channel_registry.h"

@@ -4,16 +4,8 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/deadline.h"
-#include "base/status_matchers.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "transport/store/store.h"
 
 namespace lockstep {
 

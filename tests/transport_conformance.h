@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,44 +38,20 @@ inline std::string TransportFactoryName(const testing::TestParamInfo<TransportFa
   return info.param.name;
 }
 
-class TransportConformance : public testing::TestWithParam<TransportFactory> {
+class TransportConformance : public TransportWorldTest<Transport>,
+                             public testing::WithParamInterface<TransportFactory> {
  protected:
   using Code = absl::StatusCode;
 
-  // Not in SetUp, so that a test says how many ranks it wants. Returns false when the test is to end, skipped or
-  // failed.
-  bool Create(int size) {
-    absl::StatusOr<Transports> created = GetParam().create(size);
-    if (created.ok()) {
-      ranks_ = *std::move(created);
-      return true;
-    }
-    if (absl::IsUnavailable(created.status())) {
-      Skip(created.status());
-    } else {
-      ADD_FAILURE() << created.status();
-    }
-    return false;
-  }
-
-  Transport* rank(int index) { return ranks_[index].get(); }
+  // Not in SetUp, so that a test says how many ranks it wants. False if the test is to end.
+  bool Create(int size) { return Take(GetParam().create(size)); }
 
   // Sends from 0 to 1 and receives there, all on this thread.
   void Exchange(ChannelId channel, const std::vector<unsigned char>& payload) {
-    TestOperation send, receive;
     std::vector<unsigned char> target(payload.size());
-    rank(1)->Receive(Rank(0), channel, TestEnvelope(9), CopySink(&target), &receive);
-    rank(0)->Send(Rank(1), channel, TestEnvelope(9), payload.data(), payload.size(), &send);
-    ASSERT_TRUE(DriveAll(ranks_, [&] { return send.done() && receive.done(); }));
-    EXPECT_THAT(send.status, IsOk());
-    EXPECT_THAT(receive.status, IsOk());
+    EXPECT_THAT(TransportWorldTest::Exchange(0, 1, channel, payload.data(), target.data(), payload.size()), IsOk());
     EXPECT_EQ(target, payload);
   }
-
-  Transports ranks_;
-
- private:
-  static void Skip(const absl::Status& status) { GTEST_SKIP() << status; }
 };
 
 }  // namespace lockstep

@@ -77,7 +77,7 @@ TEST_P(TransportConformance, APeersCloseFailsReceivesAfterWhatHadArrived) {
   TestOperation sends[3], receives[5], send_back;
   std::vector<unsigned char> targets[5];
   for (TestOperation& send : sends) rank(0)->Send(Rank(1), 0, TestEnvelope(1), data.data(), data.size(), &send);
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return sends[2].done(); }));
+  ASSERT_TRUE(DriveAll([&] { return sends[2].done(); }));
   ranks_[0] = nullptr;
   for (int i = 0; i < 5; ++i) {
     targets[i].resize(data.size());
@@ -173,10 +173,10 @@ TEST_P(TransportConformance, AbortChannelLeavesTheOthers) {
   }
   rank(0)->Receive(Rank(1), 1, TestEnvelope(1), CopySink(&target), &later);
   EXPECT_THAT(later.status, StatusIs(Code::kAborted, "given up"));
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return peers_receive.done(); }));
+  ASSERT_TRUE(DriveAll([&] { return peers_receive.done(); }));
   EXPECT_THAT(peers_receive.status, StatusIs(Code::kUnavailable, testing::HasSubstr("recv from rank 0")));
   rank(1)->Send(Rank(0), 1, TestEnvelope(1), data.data(), 8, &peers_send);
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return peers_send.done(); }));
+  ASSERT_TRUE(DriveAll([&] { return peers_send.done(); }));
   EXPECT_THAT(peers_send.status, StatusIs(Code::kUnavailable, testing::HasSubstr("send to rank 0")));
   Exchange(2, TestPayload(300'000, 1));
 }
@@ -191,7 +191,7 @@ TEST_P(TransportConformance, AbortChannelEndsReceivesOfWhatItNeverBegan) {
   rank(0)->AbortChannel(5, absl::AbortedError("given up"));
   rank(0)->AbortChannel(6, absl::AbortedError("given up"));
   rank(1)->Receive(Rank(0), 6, TestEnvelope(1), CopySink(&target), &after);
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return before.done() && after.done(); }));
+  ASSERT_TRUE(DriveAll([&] { return before.done() && after.done(); }));
   for (const TestOperation* receive : {&before, &after}) {
     EXPECT_THAT(receive->status, StatusIs(Code::kUnavailable, testing::HasSubstr("recv from rank 0")));
   }
@@ -210,7 +210,7 @@ TEST_P(TransportConformance, ACompletionMayAbortItsChannel) {
   for (TestOperation& receive : receives) {
     rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
   }
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return receives[2].done() && sends[1].done(); }));
+  ASSERT_TRUE(DriveAll([&] { return receives[2].done() && sends[1].done(); }));
   EXPECT_THAT(receives[0].status, IsOk());
   for (int i : {1, 2}) EXPECT_THAT(receives[i].status, StatusIs(Code::kAborted, "from a completion"));
 }

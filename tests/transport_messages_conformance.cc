@@ -3,7 +3,6 @@
 
 #include "tests/transport_conformance.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -55,7 +54,7 @@ TEST_P(TransportConformance, KeepsOrderPerPairAndChannel) {
         }
       }
     }
-    Await(self, [&] { return std::all_of(operations.begin(), operations.end(), [](auto& o) { return o.done(); }); });
+    Await(self, [&] { return AllDone(operations); });
     for (const TestOperation& operation : operations) EXPECT_THAT(operation.status, IsOk());
     EXPECT_EQ(received, expected);
     EXPECT_THAT(self->Close(TestDeadline()), IsOk());
@@ -74,7 +73,7 @@ TEST_P(TransportConformance, AChannelThatIsNotDrainedHoldsUpNoOther) {
   TestOperation receive;
   std::vector<unsigned char> target(large.size());
   rank(1)->Receive(Rank(0), 1, TestEnvelope(1), CopySink(&target), &receive);
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return send.done() && receive.done(); }));
+  ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
   EXPECT_THAT(send.status, IsOk());
   EXPECT_TRUE(target == large);
 }
@@ -140,7 +139,7 @@ TEST_P(TransportConformance, ReducesIntoTheTarget) {
       const Sink sink = {target.data(), count * sizeof(float), own.data(), &kAddFloats};
       rank(1)->Receive(Rank(0), 4, TestEnvelope(1), sink, &receive);
       rank(0)->Send(Rank(1), 4, TestEnvelope(1), sent.data(), count * sizeof(float), &send);
-      ASSERT_TRUE(DriveAll(ranks_, [&] { return send.done() && receive.done(); }));
+      ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
       EXPECT_THAT(receive.status, IsOk());
       EXPECT_TRUE(target == expected) << count << " elements, in place " << in_place;
       EXPECT_TRUE(in_place || own == before);
@@ -164,8 +163,7 @@ TEST_P(TransportConformance, ReducesElementsThatArriveInPartsWhileOthersArrive) 
     rank(0)->Send(Rank(1), channel, TestEnvelope(1), sent[channel].data(), kCount * sizeof(Wide),
                   &operations.emplace_back());
   }
-  ASSERT_TRUE(DriveAll(
-      ranks_, [&] { return std::all_of(operations.begin(), operations.end(), [](auto& o) { return o.done(); }); }));
+  ASSERT_TRUE(DriveAll([&] { return AllDone(operations); }));
   for (int channel = 0; channel < 2; ++channel) {
     for (size_t i = 0; i < kCount; ++i) {
       const Wide expected = {1 + static_cast<double>(i), static_cast<double>(i) + channel + 0.5};
@@ -185,7 +183,7 @@ TEST_P(TransportConformance, ReceivesWhatWasSentBeforeAndAfterItAsked) {
     if (send_first) {
       post_send();
       // 1000 bytes fit into any medium, so the send ends without a receive.
-      ASSERT_TRUE(DriveAll(ranks_, [&] { return send.done(); }));
+      ASSERT_TRUE(DriveAll([&] { return send.done(); }));
       post_receive();
     } else {
       post_receive();
@@ -193,7 +191,7 @@ TEST_P(TransportConformance, ReceivesWhatWasSentBeforeAndAfterItAsked) {
       EXPECT_FALSE(receive.done());
       post_send();
     }
-    ASSERT_TRUE(DriveAll(ranks_, [&] { return send.done() && receive.done(); }));
+    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
     EXPECT_EQ(target, data);
   }
 }
@@ -219,11 +217,11 @@ TEST_P(TransportConformance, AnotherEnvelopeOrLengthBreaksTheChannelAndTellsWhat
     rank(0)->Send(Rank(1), channel, TestEnvelope(1), data.data(), 16, &good_send);
     rank(0)->Send(Rank(1), channel, TestEnvelope(c.sent_envelope), data.data(), c.sent_bytes, &send);
     rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&target), &good);
-    ASSERT_TRUE(DriveAll(ranks_, [&] { return good.done(); }));
+    ASSERT_TRUE(DriveAll([&] { return good.done(); }));
     EXPECT_THAT(good.status, IsOk());
     rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&target), &bad);
     rank(1)->Receive(Rank(0), channel, TestEnvelope(1), CopySink(&untouched), &queued);
-    ASSERT_TRUE(DriveAll(ranks_, [&] { return bad.done() && queued.done() && send.done(); }));
+    ASSERT_TRUE(DriveAll([&] { return bad.done() && queued.done() && send.done(); }));
     EXPECT_THAT(bad.status, StatusIs(Code::kFailedPrecondition, testing::HasSubstr(c.message)));
     EXPECT_THAT(bad.status.message(), testing::HasSubstr("recv from rank 0 over "));
     EXPECT_EQ(bad.arrived, TestEnvelope(c.sent_envelope));
@@ -289,7 +287,7 @@ TEST_P(TransportConformance, AnExchangeThatMeetsAnotherMessageTakesNothingAndThe
   ASSERT_NE(exchanged, Transport::Exchanged::kAll);
   if (exchanged == Transport::Exchanged::kNothing) rank(1)->Send(Rank(0), 5, TestEnvelope(2), bytes, 4, &answer);
   rank(1)->Receive(Rank(0), 5, TestEnvelope(2), sink, &receive);
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return receive.done(); }));
+  ASSERT_TRUE(DriveAll([&] { return receive.done(); }));
   EXPECT_THAT(receive.status, StatusIs(Code::kFailedPrecondition, testing::HasSubstr("another envelope")));
   EXPECT_EQ(receive.arrived, TestEnvelope(1));
 }
@@ -307,8 +305,7 @@ TEST_P(TransportConformance, ManyMessagesAreInFlightAtOnce) {
     const Sink sink = {&received[i], sizeof(received[i])};
     rank(1)->Receive(Rank(0), 0, TestEnvelope(1), sink, &operations.emplace_back());
   }
-  ASSERT_TRUE(DriveAll(
-      ranks_, [&] { return std::all_of(operations.begin(), operations.end(), [](auto& o) { return o.done(); }); }));
+  ASSERT_TRUE(DriveAll([&] { return AllDone(operations); }));
   EXPECT_EQ(received, sent);
 }
 
@@ -331,7 +328,7 @@ TEST_P(TransportConformance, CompletionsMayPostOperations) {
   };
   post_send();
   post_receive();
-  ASSERT_TRUE(DriveAll(ranks_, [&] { return receive.completions == kMessages; }));
+  ASSERT_TRUE(DriveAll([&] { return receive.completions == kMessages; }));
   EXPECT_EQ(send.completions, kMessages);
   send.then = receive.then = nullptr;
 }

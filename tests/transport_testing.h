@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
 #include "base/rank.h"
@@ -168,6 +169,19 @@ void RunRanks(const std::vector<std::unique_ptr<T>>& ranks, const Body& body) {
 template <typename T>
 class TransportWorldTest : public ::testing::Test {
  protected:
+  // Takes a world that was created. False if the test is to end: it is skipped (UNAVAILABLE), or fails.
+  bool Take(absl::StatusOr<std::vector<std::unique_ptr<T>>> created) {
+    if (created.ok()) {
+      ranks_ = *std::move(created);
+      return true;
+    }
+    if (absl::IsUnavailable(created.status())) {
+      Skip(created.status());
+    } else {
+      ADD_FAILURE() << created.status();
+    }
+    return false;
+  }
   T* rank(int index) { return ranks_[index].get(); }
 
   template <typename Done>
@@ -226,6 +240,9 @@ class TransportWorldTest : public ::testing::Test {
   }
 
   std::vector<std::unique_ptr<T>> ranks_;
+
+ private:
+  static void Skip(const absl::Status& status) { GTEST_SKIP() << status; }
 };
 
 }  // namespace lockstep

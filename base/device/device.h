@@ -17,6 +17,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 
 namespace lockstep {
@@ -24,7 +25,15 @@ namespace lockstep {
 // The numbers are part of the C ABI: append, never reorder.
 enum class DeviceKind : int { kHost = 0, kCuda = 1 };
 
-const char* Name(DeviceKind kind);
+inline const char* Name(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kHost:
+      return "host";
+    case DeviceKind::kCuda:
+      return "cuda";
+  }
+  return "unknown device";
+}
 
 // Which device memory is on. Hosts have one device, index 0.
 struct DeviceId {
@@ -35,7 +44,10 @@ struct DeviceId {
   friend bool operator!=(DeviceId a, DeviceId b) { return !(a == b); }
 };
 
-std::string Name(DeviceId device);  // "host", "cuda:1"
+// "host", "cuda:1".
+inline std::string Name(DeviceId device) {
+  return device.kind == DeviceKind::kHost ? Name(device.kind) : absl::StrCat(Name(device.kind), ":", device.index);
+}
 
 class Event;
 

@@ -29,16 +29,6 @@ absl::StatusOr<CudaPointer> AskCuda(const void* pointer, DeviceId declared) {
   return found;
 }
 
-absl::Status CheckDeclaration(const void* pointer, const CudaPointer& found, DeviceId declared) {
-  if (found.kind == CudaPointer::kPinned || found.kind == CudaPointer::kManaged) return absl::OkStatus();
-  DeviceId actual;
-  if (found.kind == CudaPointer::kDevice) actual = {DeviceKind::kCuda, found.device};
-  if (actual == declared) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("0x", absl::Hex(reinterpret_cast<uintptr_t>(pointer)),
-                                                 " is memory of ", Name(actual), ", but ", Name(declared),
-                                                 " was declared"));
-}
-
 }  // namespace
 
 absl::StatusOr<Device*> FindDevice(DeviceId device) {
@@ -58,7 +48,13 @@ absl::Status CheckPointer(const void* pointer, DeviceId declared) {
   // Without CUDA all memory is the host's.
   if (absl::IsUnavailable(found.status()) && declared.kind == DeviceKind::kHost) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(found);
-  return CheckDeclaration(pointer, *found, declared);
+  if (found->kind == CudaPointer::kPinned || found->kind == CudaPointer::kManaged) return absl::OkStatus();
+  DeviceId actual;
+  if (found->kind == CudaPointer::kDevice) actual = {DeviceKind::kCuda, found->device};
+  if (actual == declared) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("0x", absl::Hex(reinterpret_cast<uintptr_t>(pointer)),
+                                                 " is memory of ", Name(actual), ", but ", Name(declared),
+                                                 " was declared"));
 }
 
 }  // namespace lockstep

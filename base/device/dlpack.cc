@@ -1,13 +1,13 @@
 #include "base/device/dlpack.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
+#include "base/status.h"
 #include "base/types/dtype.h"
 
 namespace lockstep {
@@ -73,10 +73,8 @@ absl::StatusOr<DeviceId> FromDlpack(lockstep_dl_device device) {
 }  // namespace
 
 absl::StatusOr<TensorView> FromDlpack(const lockstep_dl_tensor& tensor) {
-  const absl::StatusOr<DType> dtype = FromDlpack(tensor.dtype);
-  if (!dtype.ok()) return dtype.status();
-  const absl::StatusOr<DeviceId> device = FromDlpack(tensor.device);
-  if (!device.ok()) return device.status();
+  LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, FromDlpack(tensor.dtype));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DeviceId device, FromDlpack(tensor.device));
   if (tensor.ndim < 0) return absl::InvalidArgumentError(absl::StrCat("DLPack tensor: ndim is ", tensor.ndim));
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("DLPack tensor: null shape with ndim ", tensor.ndim));
@@ -88,8 +86,8 @@ absl::StatusOr<TensorView> FromDlpack(const lockstep_dl_tensor& tensor) {
   }
   const size_t rank = static_cast<size_t>(tensor.ndim);
   return TensorView::Create(
-      reinterpret_cast<void*>(address), *dtype, absl::MakeConstSpan(tensor.shape, rank),
-      tensor.strides != nullptr ? absl::MakeConstSpan(tensor.strides, rank) : absl::Span<const int64_t>(), *device);
+      reinterpret_cast<void*>(address), dtype, absl::MakeConstSpan(tensor.shape, rank),
+      tensor.strides != nullptr ? absl::MakeConstSpan(tensor.strides, rank) : absl::Span<const int64_t>(), device);
 }
 
 }  // namespace lockstep

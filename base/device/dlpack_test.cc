@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/status_matchers.h"

@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/device/device.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/poll.h"
@@ -173,7 +172,10 @@ class HostQueue {
     progress_->End();
   }
 
-  absl::Status Push(absl::AnyInvocable<absl::Status()> work) { return Push(Entry{std::move(work), {}}); }
+  // With `after_errors` it runs after an error of the stream, too.
+  absl::Status Push(absl::AnyInvocable<absl::Status()> work, bool after_errors = false) {
+    return Push(Entry{std::move(work), {}, after_errors});
+  }
   absl::Status PushWait(StreamPoint point) {
     // A point of this very queue lies before anything pushed now.
     if (point.progress == progress_ || point.Reached()) return absl::OkStatus();
@@ -182,23 +184,19 @@ class HostQueue {
 
   // Stream::AwaitValue and Stream::WriteValue.
   absl::Status PushAwait(const std::atomic<uint32_t>* flag, uint32_t value) {
-    return Push(Entry{[this, flag, value] {
-                        AwaitFlag(*flag, value);
-                        return absl::OkStatus();
-                      },
-                      {},
-                      /*after_errors=*/true});
+    const auto await = [this, flag, value] {
+      AwaitFlag(*flag, value);
+      return absl::OkStatus();
+    };
+    return Push(await, /*after_errors=*/true);
   }
-
   absl::Status PushWrite(std::atomic<uint32_t>* flag, uint32_t value) {
-    return Push(Entry{[flag, value] {
-                        flag->store(value, std::memory_order_release);
-                        return absl::OkStatus();
-                      },
-                      {},
-                      /*after_errors=*/true});
+    const auto write = [flag, value] {
+      flag->store(value, std::memory_order_release);
+      return absl::OkStatus();
+    };
+    return Push(write, /*after_errors=*/true);
   }
-
   StreamPoint End() const {
     MutexLock lock(&mu_);
     return {progress_, pushed_};
@@ -240,7 +238,8 @@ class HostQueue {
             absl::StrCat("host stream \"", name_, "\": its queue is full with ", kQueueBound, " entries"));
       }
       if (!worker_.joinable()) {
-        if (absl::Status started = StartWorker(); !started.ok()) return started;
+        LOCKSTEP_RETURN_IF_ERROR(
+            Annotate(worker_.Start(name_, [this] { Run(); }), absl::StrCat("host stream \"", name_, "\"")));
       }
       queue_.push_back(std::move(entry));
       ++pushed_;
@@ -248,10 +247,6 @@ class HostQueue {
     }
     if (wake) work_arrived_.SignalOne();
     return absl::OkStatus();
-  }
-
-  absl::Status StartWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return Annotate(worker_.Start(name_, [this] { Run(); }), absl::StrCat("host stream \"", name_, "\""));
   }
 
   // The worker's.
@@ -360,7 +355,7 @@ class HostStream final : public Stream {
 
   DeviceId device() const override { return DeviceId(); }
   absl::Status Enqueue(absl::AnyInvocable<absl::Status()> work) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     if (work == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null work"));
     return queue_->Push(std::move(work));
   }
@@ -373,39 +368,37 @@ class HostStream final : public Stream {
   }
 
   absl::Status Record(Event* event) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-    const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
-    if (!host_event.ok()) return host_event.status();
-    (*host_event)->set_point(queue_->End());
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    LOCKSTEP_ASSIGN_OR_RETURN(HostEvent* const host_event, AsHostEvent(event));
+    host_event->set_point(queue_->End());
     return absl::OkStatus();
   }
 
   absl::Status Wait(Event* event) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-    const absl::StatusOr<HostEvent*> host_event = AsHostEvent(event);
-    if (!host_event.ok()) return host_event.status();
-    return queue_->PushWait((*host_event)->point());
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    LOCKSTEP_ASSIGN_OR_RETURN(HostEvent* const host_event, AsHostEvent(event));
+    return queue_->PushWait(host_event->point());
   }
 
   absl::Status AwaitValue(const std::atomic<uint32_t>* flag, uint32_t value) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
     return queue_->PushAwait(flag, value);
   }
 
   absl::Status WriteValue(std::atomic<uint32_t>* flag, uint32_t value) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     if (flag == nullptr) return absl::InvalidArgumentError(absl::StrCat("host stream \"", name_, "\": null flag"));
     return queue_->PushWrite(flag, value);
   }
 
   absl::Status Synchronize(Deadline deadline) override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     return queue_->Synchronize(deadline);
   }
 
   absl::Status status() const override {
-    if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     return queue_->error();
   }
 

@@ -26,16 +26,13 @@ struct KeptPiece {
 std::vector<KeptPiece> Keep(absl::Span<const BucketPiece> pieces) {
   std::vector<KeptPiece> kept;
   for (const BucketPiece& piece : pieces) {
-    KeptPiece copy;
-    copy.zeros = piece.view == nullptr;
-    copy.offset = piece.offset;
-    copy.count = piece.count;
-    copy.entry = piece.entry;
-    if (!copy.zeros) {
-      const TensorView& view = *piece.view;
-      copy.view = TensorView::Create(view.data(), view.dtype(), view.shape(), view.strides(), DeviceId()).value();
+    TensorView view;
+    if (const TensorView* const on_device = piece.view; on_device != nullptr) {
+      view = TensorView::Create(on_device->data(), on_device->dtype(), on_device->shape(), on_device->strides(),
+                                DeviceId())
+                 .value();
     }
-    kept.push_back(std::move(copy));
+    kept.push_back({std::move(view), piece.view == nullptr, piece.offset, piece.count, piece.entry});
   }
   return kept;
 }
@@ -96,32 +93,31 @@ absl::Status SpreadNow(const std::vector<KeptPiece>& pieces, const void* flat, D
   return absl::OkStatus();
 }
 
-class Host final : public BucketKernels {
- public:
-  absl::Status Gather(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
-                      DType flat_dtype, double factor, Stream& stream) const override {
-    for (const BucketPiece& piece : pieces) {
-      if (piece.view != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckCast(flat_dtype, piece.view->dtype(), factor));
-    }
-    return stream.Enqueue([pieces = Keep(pieces), entries = std::vector<BucketEntry>(entries.begin(), entries.end()),
-                           flat, flat_dtype, factor] { return GatherNow(pieces, entries, flat, flat_dtype, factor); });
-  }
-
-  absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
-                      const BucketGate& gate, Stream& stream) const override {
-    for (const BucketPiece& piece : pieces) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckCast(piece.view->dtype(), flat_dtype, factor));
-    }
-    return stream.Enqueue([pieces = Keep(pieces), flat, flat_dtype, factor, gate] {
-      return SpreadNow(pieces, flat, flat_dtype, factor, gate);
-    });
-  }
-};
-
 }  // namespace
 
+absl::Status HostKernels::Gather(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries,
+                                 void* flat, DType flat_dtype, double factor, Stream& stream) const {
+  for (const BucketPiece& piece : pieces) {
+    if (piece.view != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckCast(flat_dtype, piece.view->dtype(), factor));
+  }
+  auto gather = [pieces = Keep(pieces), entries = std::vector<BucketEntry>(entries.begin(), entries.end()), flat,
+                 flat_dtype, factor] { return GatherNow(pieces, entries, flat, flat_dtype, factor); };
+  return Issue(std::move(gather), stream);
+}
+
+absl::Status HostKernels::Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype,
+                                 double factor, const BucketGate& gate, Stream& stream) const {
+  for (const BucketPiece& piece : pieces) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckCast(piece.view->dtype(), flat_dtype, factor));
+  }
+  auto spread = [pieces = Keep(pieces), flat, flat_dtype, factor, gate] {
+    return SpreadNow(pieces, flat, flat_dtype, factor, gate);
+  };
+  return Issue(std::move(spread), stream);
+}
+
 const BucketKernels* HostBucketKernels() {
-  static const Host* const host = new Host;
+  static const auto* const host = new HostKernels;
   return host;
 }
 

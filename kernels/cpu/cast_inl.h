@@ -130,15 +130,31 @@ struct NarrowScaleKernel {
   }
 };
 
+// Applies a kernel to all of `count` elements, Kernel::kStep at a time. The last, partial step works on copies, so that
+// nothing beyond the arrays is touched. A step reads its source before it writes, so the target may be the source.
 template <typename Kernel>
 void ScaleAll(void* target, const void* source, size_t count, double factor) {
-  ForEachScaled<Kernel>(target, source, count, factor);
+  constexpr size_t kTargetBytes = Kernel::kStep * Kernel::kTargetBytes;
+  constexpr size_t kSourceBytes = Kernel::kStep * Kernel::kSourceBytes;
+  auto* t = static_cast<uint8_t*>(target);
+  auto* s = static_cast<const uint8_t*>(source);
+  const auto by = static_cast<typename Kernel::Factor>(factor);
+  const size_t steps = count / Kernel::kStep;
+  LOCKSTEP_LANES_UNROLL
+  for (size_t i = 0; i < steps; ++i) Kernel::Step(t + i * kTargetBytes, s + i * kSourceBytes, by);
+  if (const size_t rest = count % Kernel::kStep; rest != 0) {
+    uint8_t in[kSourceBytes] = {};
+    uint8_t out[kTargetBytes];
+    __builtin_memcpy(in, s + steps * kSourceBytes, rest * Kernel::kSourceBytes);
+    Kernel::Step(out, in, by);
+    __builtin_memcpy(t + steps * kTargetBytes, out, rest * Kernel::kTargetBytes);
+  }
 }
 
 // Both components of a complex number.
 template <typename T>
 void ScaleComplex(void* target, const void* source, size_t count, double factor) {
-  ForEachScaled<FloatScaleKernel<T>>(target, source, 2 * count, factor);
+  ScaleAll<FloatScaleKernel<T>>(target, source, 2 * count, factor);
 }
 
 // Integers of up to 32 bits go through double: exact operands, and a quotient that is not whole is at least 1 / divisor

@@ -24,55 +24,49 @@ namespace lockstep {
 namespace kernels {
 namespace {
 
-// target[i] = left[i] op right[i].
+// target[i] = left[i] op right[i], Kernel::kStep elements at a time. The last, partial step works on
+// copies, so that nothing beyond the arrays is touched. A step reads all its sources before it writes, so the target may
+// be one of them.
 template <typename Kernel>
 void Combine(void* target, const void* left, const void* right, size_t count) {
-  ForEachPair<Kernel>(target, left, right, count);
+  constexpr size_t kSize = Kernel::kElementBytes;
+  constexpr size_t kStepBytes = Kernel::kStep * kSize;
+  auto* t = static_cast<uint8_t*>(target);
+  auto* l = static_cast<const uint8_t*>(left);
+  auto* r = static_cast<const uint8_t*>(right);
+  const size_t steps = count / Kernel::kStep;
+  LOCKSTEP_LANES_UNROLL
+  for (size_t i = 0; i < steps; ++i) {
+    const size_t at = i * kStepBytes;
+    Kernel::Write(t + at, Kernel::Apply(Kernel::Read(l + at), Kernel::Read(r + at)));
+  }
+  if (const size_t rest = count % Kernel::kStep * kSize; rest != 0) {
+    const size_t done = steps * kStepBytes;
+    uint8_t a[kStepBytes] = {};
+    uint8_t b[kStepBytes] = {};
+    __builtin_memcpy(a, l + done, rest);
+    __builtin_memcpy(b, r + done, rest);
+    Kernel::Write(a, Kernel::Apply(Kernel::Read(a), Kernel::Read(b)));
+    __builtin_memcpy(t + done, a, rest);
+  }
 }
 
 // Operations, on lanes of any type that has them.
-struct Add {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a + b;
+#define LOCKSTEP_LANES_OPERATION(Name, result)       \
+  struct Name {                                      \
+    template <typename V>                            \
+    static LOCKSTEP_LANES_INLINE V Apply(V a, V b) { \
+      return result;                                 \
+    }                                                \
   }
-};
-struct Multiply {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a * b;
-  }
-};
-struct And {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a & b;
-  }
-};
-struct Or {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a | b;
-  }
-};
-struct Xor {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a ^ b;
-  }
-};
-struct Lesser {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a < b ? a : b;
-  }
-};
-struct Greater {
-  template <typename V>
-  static LOCKSTEP_LANES_INLINE V Apply(V a, V b) {
-    return a > b ? a : b;
-  }
-};
+LOCKSTEP_LANES_OPERATION(Add, (a + b));
+LOCKSTEP_LANES_OPERATION(Multiply, (a * b));
+LOCKSTEP_LANES_OPERATION(And, (a & b));
+LOCKSTEP_LANES_OPERATION(Or, (a | b));
+LOCKSTEP_LANES_OPERATION(Xor, (a ^ b));
+LOCKSTEP_LANES_OPERATION(Lesser, (a < b ? a : b));
+LOCKSTEP_LANES_OPERATION(Greater, (a > b ? a : b));
+#undef LOCKSTEP_LANES_OPERATION
 
 // Integers. Sums and products take the unsigned type of their size, which wraps around; min and max the real one.
 template <typename T, typename Op>
@@ -176,16 +170,10 @@ using OrderKernel = FloatOrderKernel<SignedCode<kDType>,
 // own vectorisation of the scalar formula into vfmaddsub, -ffp-contract=off or not: adding the negated product gives
 // the difference's bits and is not recognised.
 template <typename T>
-struct ComplexProductKernel {
-  static constexpr size_t kElementBytes = 2 * sizeof(T);
-  static constexpr size_t kStep = kVectorBytes / kElementBytes;
-  using Values = Vec<T>;
-
-  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) { return Load<T>(source); }
-  static LOCKSTEP_LANES_INLINE Values Apply(Values a, Values b) {
+struct ComplexProductKernel : ComplexSumKernel<T> {
+  static LOCKSTEP_LANES_INLINE Vec<T> Apply(Vec<T> a, Vec<T> b) {
     return ApplyLanes(a, b, std::make_integer_sequence<int, kVectorBytes / sizeof(T)>());
   }
-  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) { Store(target, Canonical<T>(values)); }
 
  private:
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;

@@ -17,11 +17,6 @@ namespace {
 constexpr size_t kStagingBytes = 4096;
 constexpr size_t kElementBytesMax = 16;  // complex128
 
-const uint8_t* At(const void* base, size_t element, DType dtype) {
-  return static_cast<const uint8_t*>(base) + element * SizeOf(dtype);
-}
-uint8_t* At(void* base, size_t element, DType dtype) { return static_cast<uint8_t*>(base) + element * SizeOf(dtype); }
-
 // Walks a view's elements in row-major order: a position per dimension, as an odometer.
 class RowMajorCursor {
  public:
@@ -78,46 +73,45 @@ MoveFunction MoveOf(size_t element_bytes) {
   }
 }
 
-absl::Status FlattenView(const TensorView& view, uint8_t* flat, DType flat_dtype, double factor) {
+// Between a view and its range of the flat array, which is only read when unflattened.
+template <Direction kDirection>
+absl::Status MoveView(const TensorView& view, uint8_t* flat, DType flat_dtype, double factor) {
+  constexpr bool kGathers = kDirection == Direction::kFlatten;
   const DType dtype = view.dtype();
-  if (view.dense()) return CastScaled(flat_dtype, flat, dtype, view.data(), view.elements(), factor);
-  const MoveFunction gather = MoveOf<Direction::kFlatten>(SizeOf(dtype));
+  const auto cast = [&](void* own, uint8_t* in_flat, size_t count) {
+    return kGathers ? CastScaled(flat_dtype, in_flat, dtype, own, count, factor)
+                    : CastScaled(dtype, own, flat_dtype, in_flat, count, factor);
+  };
+  if (view.dense()) return cast(view.data(), flat, view.elements());
+  const MoveFunction move = MoveOf<kDirection>(SizeOf(dtype));
   RowMajorCursor cursor(view);
   uint8_t staging[kStagingBytes];
   const size_t step = kStagingBytes / SizeOf(dtype);
   for (size_t done = 0; done < view.elements(); done += step) {
     const size_t count = std::min(step, view.elements() - done);
-    gather(cursor, view.data(), staging, count);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(flat_dtype, At(flat, done, flat_dtype), dtype, staging, count, factor));
+    if (kGathers) move(cursor, view.data(), staging, count);
+    LOCKSTEP_RETURN_IF_ERROR(cast(staging, flat + done * SizeOf(flat_dtype), count));
+    if (!kGathers) move(cursor, view.data(), staging, count);
   }
   return absl::OkStatus();
 }
 
-absl::Status UnflattenView(const TensorView& view, const uint8_t* flat, DType flat_dtype, double factor) {
-  const DType dtype = view.dtype();
-  if (view.dense()) return CastScaled(dtype, view.data(), flat_dtype, flat, view.elements(), factor);
-  const MoveFunction scatter = MoveOf<Direction::kUnflatten>(SizeOf(dtype));
-  RowMajorCursor cursor(view);
-  uint8_t staging[kStagingBytes];
-  const size_t step = kStagingBytes / SizeOf(dtype);
-  for (size_t done = 0; done < view.elements(); done += step) {
-    const size_t count = std::min(step, view.elements() - done);
-    LOCKSTEP_RETURN_IF_ERROR(CastScaled(dtype, staging, flat_dtype, At(flat, done, flat_dtype), count, factor));
-    scatter(cursor, view.data(), staging, count);
-  }
-  return absl::OkStatus();
-}
-
-// Before anything is written, so that an error leaves the target whole.
-absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction, DType flat_dtype, double factor) {
+template <Direction kDirection>
+absl::Status MoveViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor) {
+  // Everything is checked before anything is written, so that an error leaves the target whole.
   for (size_t i = 0; i < pieces.size(); ++i) {
     const TensorView& view = *pieces[i].view;
-    absl::Status status = direction == Direction::kFlatten ? CheckCast(flat_dtype, view.dtype(), factor)
-                                                           : CheckCast(view.dtype(), flat_dtype, factor);
+    absl::Status status = kDirection == Direction::kFlatten ? CheckCast(flat_dtype, view.dtype(), factor)
+                                                            : CheckCast(view.dtype(), flat_dtype, factor);
     if (status.ok() && view.device().kind != DeviceKind::kHost) {
       status = absl::InvalidArgumentError(absl::StrCat(view.ToString(), " is not memory of the host"));
     }
     if (!status.ok()) return Annotate(status, absl::StrCat("piece ", i, " of ", pieces.size()));
+  }
+  for (const ViewPiece& piece : pieces) {
+    if (piece.view->elements() == 0) continue;
+    uint8_t* const range = static_cast<uint8_t*>(flat) + piece.offset * SizeOf(flat_dtype);
+    LOCKSTEP_RETURN_IF_ERROR(MoveView<kDirection>(*piece.view, range, flat_dtype, factor));
   }
   return absl::OkStatus();
 }
@@ -125,21 +119,11 @@ absl::Status CheckViews(absl::Span<const ViewPiece> pieces, Direction direction,
 }  // namespace
 
 absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType flat_dtype, double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kFlatten, flat_dtype, factor));
-  for (const ViewPiece& piece : pieces) {
-    if (piece.view->elements() == 0) continue;
-    LOCKSTEP_RETURN_IF_ERROR(FlattenView(*piece.view, At(flat, piece.offset, flat_dtype), flat_dtype, factor));
-  }
-  return absl::OkStatus();
+  return MoveViews<Direction::kFlatten>(pieces, flat, flat_dtype, factor);
 }
 
 absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckViews(pieces, Direction::kUnflatten, flat_dtype, factor));
-  for (const ViewPiece& piece : pieces) {
-    if (piece.view->elements() == 0) continue;
-    LOCKSTEP_RETURN_IF_ERROR(UnflattenView(*piece.view, At(flat, piece.offset, flat_dtype), flat_dtype, factor));
-  }
-  return absl::OkStatus();
+  return MoveViews<Direction::kUnflatten>(pieces, const_cast<void*>(flat), flat_dtype, factor);
 }
 
 }  // namespace kernels

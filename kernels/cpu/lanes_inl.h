@@ -1,4 +1,4 @@
-// Vectors of the width that the including translation unit is compiled for, and loops over memory with them.
+// Vectors of the width that the including translation unit is compiled for.
 //
 // How one source becomes three variants: every *_inl.h here is included by table_scalar.cc, table_avx2.cc and
 // table_avx512.cc, which differ in their compiler flags (and so in kVectorBytes) and each export one KernelTable.
@@ -88,53 +88,6 @@ LOCKSTEP_LANES_INLINE Vec<float> Canonical<float>(Vec<float> lanes) {
 template <>
 LOCKSTEP_LANES_INLINE Vec<double> Canonical<double>(Vec<double> lanes) {
   return lanes == lanes ? lanes : As<double>(Splat<uint64_t>(0x7FF8000000000000));
-}
-
-// Applies a kernel of combine_inl.h to all of `count` elements, Kernel::kStep at a time. The last, partial step works on
-// copies, so that nothing beyond the arrays is touched. A step reads all its sources before it writes, so the target may
-// be one of them.
-template <typename Kernel>
-LOCKSTEP_LANES_INLINE void ForEachPair(void* target, const void* left, const void* right, size_t count) {
-  constexpr size_t kSize = Kernel::kElementBytes;
-  constexpr size_t kStepBytes = Kernel::kStep * kSize;
-  auto* t = static_cast<uint8_t*>(target);
-  auto* l = static_cast<const uint8_t*>(left);
-  auto* r = static_cast<const uint8_t*>(right);
-  const size_t steps = count / Kernel::kStep;
-  LOCKSTEP_LANES_UNROLL
-  for (size_t i = 0; i < steps; ++i) {
-    const size_t at = i * kStepBytes;
-    Kernel::Write(t + at, Kernel::Apply(Kernel::Read(l + at), Kernel::Read(r + at)));
-  }
-  if (const size_t rest = count % Kernel::kStep * kSize; rest != 0) {
-    const size_t done = steps * kStepBytes;
-    uint8_t a[kStepBytes] = {};
-    uint8_t b[kStepBytes] = {};
-    __builtin_memcpy(a, l + done, rest);
-    __builtin_memcpy(b, r + done, rest);
-    Kernel::Write(a, Kernel::Apply(Kernel::Read(a), Kernel::Read(b)));
-    __builtin_memcpy(t + done, a, rest);
-  }
-}
-
-// Likewise for Kernel::Step, with one source, whose elements may be of another size than the target's, and a factor.
-template <typename Kernel>
-LOCKSTEP_LANES_INLINE void ForEachScaled(void* target, const void* source, size_t count, double factor) {
-  constexpr size_t kTargetBytes = Kernel::kStep * Kernel::kTargetBytes;
-  constexpr size_t kSourceBytes = Kernel::kStep * Kernel::kSourceBytes;
-  auto* t = static_cast<uint8_t*>(target);
-  auto* s = static_cast<const uint8_t*>(source);
-  const auto by = static_cast<typename Kernel::Factor>(factor);
-  const size_t steps = count / Kernel::kStep;
-  LOCKSTEP_LANES_UNROLL
-  for (size_t i = 0; i < steps; ++i) Kernel::Step(t + i * kTargetBytes, s + i * kSourceBytes, by);
-  if (const size_t rest = count % Kernel::kStep; rest != 0) {
-    uint8_t in[kSourceBytes] = {};
-    uint8_t out[kTargetBytes];
-    __builtin_memcpy(in, s + steps * kSourceBytes, rest * Kernel::kSourceBytes);
-    Kernel::Step(out, in, by);
-    __builtin_memcpy(t + steps * kTargetBytes, out, rest * Kernel::kTargetBytes);
-  }
 }
 
 }  // namespace

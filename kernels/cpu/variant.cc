@@ -41,15 +41,8 @@ Variant ChooseVariant() {
 }  // namespace
 
 const char* Name(Variant variant) {
-  switch (variant) {
-    case Variant::kScalar:
-      return "scalar";
-    case Variant::kAvx2:
-      return "avx2";
-    case Variant::kAvx512:
-      return "avx512";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"scalar", "avx2", "avx512"};
+  return kNames[static_cast<int>(variant)];
 }
 
 absl::StatusOr<absl::optional<Variant>> VariantOfEnvironment() {
@@ -72,22 +65,12 @@ const KernelTable& ActiveTable() {
 
 const KernelTable* TableOf(Variant variant) {
   static const Variant supported = HighestSupported();
-  if (variant > supported) return nullptr;
-  switch (variant) {
-    case Variant::kScalar:
-      return &kScalarTable;
 #if defined(__x86_64__)
-    case Variant::kAvx2:
-      return &kAvx2Table;
-    case Variant::kAvx512:
-      return &kAvx512Table;
+  static constexpr const KernelTable* kTables[] = {&kScalarTable, &kAvx2Table, &kAvx512Table};
 #else
-    case Variant::kAvx2:
-    case Variant::kAvx512:
-      break;
+  static constexpr const KernelTable* kTables[] = {&kScalarTable};
 #endif
-  }
-  return nullptr;
+  return variant > supported ? nullptr : kTables[static_cast<int>(variant)];
 }
 
 }  // namespace kernels

@@ -15,7 +15,6 @@
 #include "kernels/cpu/cast.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/device_kernels.h"
-#include "kernels/cuda/executor.h"
 #include "kernels/cuda/transfer.h"
 
 namespace lockstep {

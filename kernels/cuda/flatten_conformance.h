@@ -151,12 +151,14 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
   }
 
   static std::vector<BucketPiece> Pieces(const Layout& layout, const std::vector<TensorView>& views) {
-    std::vector<BucketPiece> pieces(views.size());
-    for (size_t i = 0; i < views.size(); ++i) {
-      pieces[i].view = &views[i];
-      pieces[i].offset = layout.offsets[i];
-    }
+    std::vector<BucketPiece> pieces;
+    for (size_t i = 0; i < views.size(); ++i) pieces.push_back({&views[i], layout.offsets[i]});
     return pieces;
+  }
+
+  absl::Status Run(bool to_flat, absl::Span<const BucketPiece> pieces, void* flat, DType flat_dtype, double factor) {
+    return to_flat ? internal::FlattenViews(pieces, {}, flat, flat_dtype, factor, executor())
+                   : internal::UnflattenViews(pieces, flat, flat_dtype, factor, nullptr, executor());
   }
 
   // The arrays of pieces and the flat one begin so many bytes behind a boundary.
@@ -179,9 +181,7 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
     const DeviceBytes target(*rig_, expected, to_flat ? offsets.flat : offsets.pieces);
     const std::vector<TensorView> views =
         to_flat ? Views(layout, source.data(), from) : Views(layout, target.data(), to);
-    const std::vector<BucketPiece> pieces = Pieces(layout, views);
-    ASSERT_THAT(to_flat ? internal::FlattenViews(pieces, {}, target.data(), to, factor, executor())
-                        : internal::UnflattenViews(pieces, source.data(), from, factor, nullptr, executor()),
+    ASSERT_THAT(Run(to_flat, Pieces(layout, views), (to_flat ? target : source).data(), to_flat ? to : from, factor),
                 IsOk());
     for (size_t i = 0; i < views.size(); ++i) {
       const Bytes piece =
@@ -221,32 +221,21 @@ class FlattenConformance : public testing::TestWithParam<MakeTestRig> {
                                     << conversion.factor << (to_flat ? ", flatten at " : ", unflatten at ") << offset);
     rig_->Reset();
     const size_t size = SizeOf(conversion.to);
-    const std::vector<size_t> counts = {101, 5000, 1};
-    const std::vector<size_t> offsets = {3, 107, 5120};
+    Layout layout;
+    layout.counts = {101, 5000, 1};
+    layout.begins = layout.offsets = {3, 107, 5120};
     const Bytes source = TestElements(conversion.from, 5200, random_);
     const DeviceBytes flat(*rig_, source, offset);
-    std::vector<TensorView> views;
-    std::vector<BucketPiece> pieces(counts.size());
+    const std::vector<TensorView> views = Views(layout, flat.data(), to_flat ? conversion.from : conversion.to);
     Bytes expected = source;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      views.push_back(DeviceView(flat.data() + offsets[i] * size, to_flat ? conversion.from : conversion.to,
-                                 {static_cast<int64_t>(counts[i])}));
-      const Bytes piece = ConvertedByReference(conversion.to, conversion.from, source.data() + offsets[i] * size,
-                                               counts[i], conversion.factor);
-      std::copy(piece.begin(), piece.end(), expected.begin() + offsets[i] * size);
+    for (size_t i = 0; i < layout.counts.size(); ++i) {
+      const size_t begin = layout.offsets[i] * size;
+      const Bytes piece = ConvertedByReference(conversion.to, conversion.from, source.data() + begin, layout.counts[i],
+                                               conversion.factor);
+      std::copy(piece.begin(), piece.end(), expected.begin() + begin);
     }
-    for (size_t i = 0; i < counts.size(); ++i) {
-      pieces[i].view = &views[i];
-      pieces[i].offset = offsets[i];
-    }
-    if (to_flat) {
-      ASSERT_THAT(internal::FlattenViews(pieces, {}, flat.data(), conversion.to, conversion.factor, executor()),
-                  IsOk());
-    } else {
-      ASSERT_THAT(
-          internal::UnflattenViews(pieces, flat.data(), conversion.from, conversion.factor, nullptr, executor()),
-          IsOk());
-    }
+    const DType flat_dtype = to_flat ? conversion.to : conversion.from;
+    ASSERT_THAT(Run(to_flat, Pieces(layout, views), flat.data(), flat_dtype, conversion.factor), IsOk());
     ExpectSameBytes(flat.Read(), expected, size);
     EXPECT_TRUE(flat.GuardsIntact());
   }
@@ -270,8 +259,7 @@ TEST_P(FlattenConformance, EveryFloatBecomesEveryOther) {
         const DeviceBytes on_device(*rig_, source, 0);
         const DeviceBytes flat(*rig_, Bytes(count * SizeOf(to), 0x55), 0);
         const TensorView view = DeviceView(on_device.data(), from, {static_cast<int64_t>(count)});
-        BucketPiece piece;
-        piece.view = &view;
+        const BucketPiece piece = {&view};
         ASSERT_THAT(internal::FlattenViews({&piece, 1}, {}, flat.data(), to, factor, executor()), IsOk());
         ExpectSameBytes(flat.Read(), ConvertedByReference(to, from, source.data(), count, factor), SizeOf(to));
       }
@@ -311,12 +299,8 @@ TEST_P(FlattenConformance, ZerosAndValuesGoAlong) {
       const DeviceBytes on_device(*rig_, source, 0);
       const DeviceBytes flat(*rig_, expected, 0);
       const TensorView view = DeviceView(on_device.data(), from, {kCount});
-      std::vector<BucketPiece> pieces(3);
-      pieces[0].offset = 1;
-      pieces[0].count = kCount - 1;
-      pieces[1].view = &view;
-      pieces[1].offset = kCount;
-      pieces[2].offset = 2 * kCount + 1;  // no zeros at all
+      const BucketPiece pieces[] = {
+          {nullptr, 1, kCount - 1}, {&view, kCount}, {nullptr, 2 * kCount + 1}};  // the last: no zeros
       std::vector<BucketEntry> entries;
       for (size_t i = 0; i < values; ++i) entries.push_back({kTrailer + values - i, static_cast<float>(i % 5)});
       ASSERT_THAT(internal::FlattenViews(pieces, entries, flat.data(), to, 1, executor()), IsOk());
@@ -381,21 +365,17 @@ TEST_P(FlattenConformance, StridedViewsOfSeveralDTypes) {
       }
       Bytes expected = TestElements(flat_dtype, flat_elements, random_);
       const DeviceBytes flat(*rig_, expected, 0);
-      std::vector<BucketPiece> pieces(kViews);
-      std::vector<kernels::ViewPiece> host_pieces(kViews);
+      std::vector<BucketPiece> pieces;
+      std::vector<kernels::ViewPiece> host_pieces;
       for (size_t i = 0; i < kViews; ++i) {
-        pieces[i].view = &views[i];
-        host_pieces[i].view = &host_views[i];
-        pieces[i].offset = host_pieces[i].offset = offsets[i];
+        pieces.push_back({&views[i], offsets[i]});
+        host_pieces.push_back({&host_views[i], offsets[i]});
       }
       const double factor = flat_dtype == DType::kU8 ? 1 : 0.75;
-      if (to_flat) {
-        ASSERT_THAT(internal::FlattenViews(pieces, {}, flat.data(), flat_dtype, factor, executor()), IsOk());
-        ASSERT_THAT(kernels::FlattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
-      } else {
-        ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), flat_dtype, factor, nullptr, executor()), IsOk());
-        ASSERT_THAT(kernels::UnflattenViews(host_pieces, expected.data(), flat_dtype, factor), IsOk());
-      }
+      ASSERT_THAT(Run(to_flat, pieces, flat.data(), flat_dtype, factor), IsOk());
+      ASSERT_THAT(to_flat ? kernels::FlattenViews(host_pieces, expected.data(), flat_dtype, factor)
+                          : kernels::UnflattenViews(host_pieces, expected.data(), flat_dtype, factor),
+                  IsOk());
       ExpectSameBytes(flat.Read(), expected, SizeOf(flat_dtype));
       for (size_t i = 0; i < kViews; ++i) {
         SCOPED_TRACE(views[i].ToString());
@@ -475,25 +455,20 @@ TEST_P(FlattenConformance, GateDecidesByTheTrailer) {
       const DeviceBytes flat(*rig_, source, 0);
       const DeviceBytes targets(*rig_, expected, 0);
       std::vector<TensorView> views;
-      std::vector<BucketPiece> pieces(3);
       for (size_t i = 0; i < 3; ++i) {
         // The second has gaps: every other element of twice as many.
         views.push_back(i == 1 ? DeviceView(targets.data() + kCount * SizeOf(to), to, {kCount / 2}, {2})
                                : DeviceView(targets.data() + i * kCount * SizeOf(to), to, {kCount}));
       }
-      for (size_t i = 0; i < 3; ++i) {
-        pieces[i].view = &views[i];
-        pieces[i].offset = i * kCount;
-        pieces[i].entry = 3 + i;
-      }
-      BucketGate gate;
-      gate.trailer = flat.data() + 3 * kCount * size;
-      gate.dtype = wire;
-      gate.closed_by = 0;
-      gate.joined = 1;
-      gate.ranks = kRanks;
-      gate.count_max = 1 << 24;
-      gate.divide_by_live = test.divide_by_live;
+      std::vector<BucketPiece> pieces;
+      for (size_t i = 0; i < 3; ++i) pieces.push_back({&views[i], i * kCount, 0, 3 + i});
+      const BucketGate gate = {/*trailer=*/flat.data() + 3 * kCount * size,
+                               wire,
+                               /*count_max=*/1 << 24,
+                               /*closed_by=*/0,
+                               test.divide_by_live,
+                               /*joined=*/1,
+                               kRanks};
       ASSERT_THAT(internal::UnflattenViews(pieces, flat.data(), wire, 0.25, &gate, executor()), IsOk());
       for (size_t i = 0; i < 3; ++i) {
         if (test.used[i] == 0 || test.factor_expected == 0) continue;
@@ -521,15 +496,9 @@ TEST_P(FlattenConformance, CountsInATrailerAreBounded) {
                          Bytes(reinterpret_cast<const uint8_t*>(&one), reinterpret_cast<const uint8_t*>(&one + 1)), 0);
   const DeviceBytes target(*rig_, Bytes(sizeof(float)), 0);
   const TensorView view = DeviceView(target.data(), DType::kF32, {1});
-  BucketPiece piece;
-  piece.view = &view;
-  piece.entry = 2;
-  BucketGate gate;
-  gate.trailer = on_device.data();
-  gate.joined = 1;
-  gate.ranks = 32;
-  gate.count_max = 16;
-  gate.divide_by_live = true;
+  const BucketPiece piece = {&view, 0, 0, /*entry=*/2};
+  const BucketGate gate = {on_device.data(),        DType::kF32,  /*count_max=*/16, /*closed_by=*/0,
+                           /*divide_by_live=*/true, /*joined=*/1, /*ranks=*/32};
   ASSERT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, 1, &gate, executor()), IsOk());
   const Bytes result = target.Read();
   float value = 0;

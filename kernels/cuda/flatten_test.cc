@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,11 +42,7 @@ class ManyPieces {
  public:
   explicit ManyPieces(size_t count) : memory_(3 * count, 1.0f), flat_(3 * count + 1000) {
     for (size_t i = 0; i < count; ++i) views_.push_back(View(&memory_[3 * i], DType::kF32, {3}));
-    for (size_t i = 0; i < count; ++i) {
-      pieces_.emplace_back();
-      pieces_.back().view = &views_[i];
-      pieces_.back().offset = 3 * i;
-    }
+    for (size_t i = 0; i < count; ++i) pieces_.push_back({&views_[i], 3 * i});
   }
 
   size_t Flatten(HostExecutor executor, size_t entry_count = 0) {
@@ -82,11 +79,7 @@ TEST(FlattenLaunches, AreOneForEachDTypeAndOneForGaps) {
   const TensorView views[] = {View(memory.data(), DType::kF32, {4}), View(memory.data() + 8, DType::kBF16, {4}),
                               View(memory.data() + 16, DType::kF32, {4}, {2}),
                               View(memory.data() + 32, DType::kF32, {3}, {3})};
-  std::vector<BucketPiece> pieces(4);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    pieces[i].view = &views[i];
-    pieces[i].offset = 4 * i;
-  }
+  const BucketPiece pieces[] = {{&views[0], 0}, {&views[1], 4}, {&views[2], 8}, {&views[3], 12}};
   HostExecutor executor;
   EXPECT_THAT(internal::FlattenViews(pieces, {}, flat.data(), DType::kF32, 1, executor), IsOk());
   EXPECT_EQ(executor.launches(), 3);
@@ -95,21 +88,20 @@ TEST(FlattenLaunches, AreOneForEachDTypeAndOneForGaps) {
 TEST(FlattenLaunches, AreNoneForViewsThatAreTheFlatArray) {
   std::vector<float> flat(100);
   const TensorView view = View(flat.data() + 4, DType::kF32, {50});
-  BucketPiece piece;
-  piece.view = &view;
-  piece.offset = 4;
+  const BucketPiece piece = {&view, 4};
   HostExecutor executor;
   EXPECT_THAT(internal::FlattenViews({&piece, 1}, {}, flat.data(), DType::kF32, 1, executor), IsOk());
   EXPECT_THAT(internal::UnflattenViews({&piece, 1}, flat.data(), DType::kF32, 1, nullptr, executor), IsOk());
   EXPECT_EQ(executor.launches(), 0);
 }
 
+auto Refused(const std::string& why) { return StatusIs(StatusCode::kInvalidArgument, HasSubstr(why)); }
+
 class FlattenRefuses : public testing::Test {
  protected:
   absl::Status Flatten(const TensorView& view, void* flat, DType flat_dtype, double factor = 1,
                        const std::vector<BucketEntry>& entries = {}) {
-    BucketPiece piece;
-    piece.view = &view;
+    const BucketPiece piece = {&view};
     const absl::Status status = internal::FlattenViews({&piece, 1}, entries, flat, flat_dtype, factor, executor_);
     EXPECT_EQ(executor_.launches(), 0);
     return status;
@@ -125,47 +117,46 @@ TEST_F(FlattenRefuses, WhatCannotBeCast) {
       Flatten(View(memory_.data(), DType::kI32, {2}), flat_.data(), DType::kF32),
       StatusIs(StatusCode::kInvalidArgument, AllOf(HasSubstr("piece 0 of 1"), HasSubstr("cannot convert i32 to f32"))));
   EXPECT_THAT(Flatten(View(memory_.data(), DType::kI32, {2}), flat_.data(), DType::kI32, 0.5),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot scale i32")));
+              Refused("cannot scale i32"));
 }
 
 TEST_F(FlattenRefuses, ViewsElsewhere) {
   EXPECT_THAT(Flatten(View(memory_.data(), DType::kF32, {2}, {}, DeviceId()), flat_.data(), DType::kF32),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("is not memory of cuda:0")));
+              Refused("is not memory of cuda:0"));
   EXPECT_THAT(Flatten(View(memory_.data(), DType::kF32, {2}, {}, {DeviceKind::kCuda, 1}), flat_.data(), DType::kF32),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("is not memory of cuda:0")));
+              Refused("is not memory of cuda:0"));
 }
 
 TEST_F(FlattenRefuses, FlatArraysThatAreNotAligned) {
   EXPECT_THAT(Flatten(View(memory_.data(), DType::kF32, {2}), reinterpret_cast<char*>(flat_.data()) + 2, DType::kF32),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("a flat array at")));
+              Refused("a flat array at"));
 }
 
 TEST_F(FlattenRefuses, EntriesOfIntegersAndFarApart) {
   EXPECT_THAT(Flatten(View(memory_.data(), DType::kI32, {2}), flat_.data(), DType::kI32, 1, {{5, 1.0f}}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("float values into an array of i32")));
+              Refused("float values into an array of i32"));
   EXPECT_THAT(
       Flatten(View(memory_.data(), DType::kF32, {2}), flat_.data(), DType::kF32, 1, {{5, 1.0f}, {size_t{1} << 33, 1}}),
-      StatusIs(StatusCode::kInvalidArgument, HasSubstr("too far apart")));
+      Refused("too far apart"));
 }
 
 TEST_F(FlattenRefuses, GatesThatAreNone) {
   const TensorView view = View(memory_.data(), DType::kI32, {2});
-  BucketPiece piece;
-  piece.view = &view;
+  BucketPiece piece = {&view};
   BucketGate gate;
   const auto unflatten = [&] {
     return internal::UnflattenViews({&piece, 1}, flat_.data(), DType::kI32, 1, &gate, executor_);
   };
-  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("no gate")));
+  EXPECT_THAT(unflatten(), Refused("no gate"));
   gate.trailer = flat_.data();
   gate.dtype = DType::kI32;
-  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("a trailer of i32")));
+  EXPECT_THAT(unflatten(), Refused("a trailer of i32"));
   gate.dtype = DType::kF32;
   gate.divide_by_live = true;
-  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot scale i32")));
+  EXPECT_THAT(unflatten(), Refused("cannot scale i32"));
   gate.divide_by_live = false;
   piece.view = nullptr;
-  EXPECT_THAT(unflatten(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("has no view")));
+  EXPECT_THAT(unflatten(), Refused("has no view"));
 }
 
 TEST(CudaBucketKernels, RefuseStreamsOfTheHost) {
@@ -174,9 +165,9 @@ TEST(CudaBucketKernels, RefuseStreamsOfTheHost) {
   BucketGate gate;
   gate.trailer = &flat;
   EXPECT_THAT(CudaBucketKernels()->Gather({}, {}, &flat, DType::kF32, 1, *stream),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot run in a stream of host")));
+              Refused("cannot run in a stream of host"));
   EXPECT_THAT(CudaBucketKernels()->Spread({}, &flat, DType::kF32, 1, gate, *stream),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("cannot run in a stream of host")));
+              Refused("cannot run in a stream of host"));
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/device/cuda/cuda_device.h"
-#include "base/device/device.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/arguments.h"
@@ -45,12 +44,8 @@ class HostRig final : public TestRig {
   ~HostRig() override { std::free(memory_); }
 
   Executor& executor() override { return executor_; }
-  absl::Status Write(void* to_device, const void* from_host, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to_device, from_host, bytes);
-    return absl::OkStatus();
-  }
-  absl::Status Read(void* to_host, const void* from_device, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to_host, from_device, bytes);
+  absl::Status Copy(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);
     return absl::OkStatus();
   }
 
@@ -68,19 +63,12 @@ class DeviceRig final : public TestRig {
   ~DeviceRig() override { device_.Free(memory_); }
 
   Executor& executor() override { return executor_; }
-  absl::Status Write(void* to_device, const void* from_host, size_t bytes) override {
-    return Copy(to_device, from_host, bytes);
-  }
-  absl::Status Read(void* to_host, const void* from_device, size_t bytes) override {
-    return Copy(to_host, from_device, bytes);
-  }
-
- private:
-  absl::Status Copy(void* target, const void* source, size_t bytes) {
+  absl::Status Copy(void* target, const void* source, size_t bytes) override {
     LOCKSTEP_RETURN_IF_ERROR(stream_->Copy(target, source, bytes));
     return stream_->Synchronize(Deadline::AfterMs(kTimeoutMs));
   }
 
+ private:
   Device& device_;
   const std::unique_ptr<Stream> stream_;
   StreamExecutor executor_;
@@ -130,19 +118,19 @@ DeviceBytes::DeviceBytes(TestRig& rig, const std::vector<uint8_t>& contents, siz
       data_(rig.Allocate(before_ + bytes_ + kGuard) + before_) {
   std::vector<uint8_t> all(before_ + bytes_ + kGuard, kPattern);
   std::copy(contents.begin(), contents.end(), all.begin() + before_);
-  EXPECT_TRUE(rig_.Write(data_ - before_, all.data(), all.size()).ok());
+  EXPECT_TRUE(rig_.Copy(data_ - before_, all.data(), all.size()).ok());
 }
 
 std::vector<uint8_t> DeviceBytes::Read() const {
   std::vector<uint8_t> contents(bytes_);
-  const absl::Status status = rig_.Read(contents.data(), data_, bytes_);
+  const absl::Status status = rig_.Copy(contents.data(), data_, bytes_);
   EXPECT_TRUE(status.ok()) << status;
   return contents;
 }
 
 bool DeviceBytes::GuardsIntact() const {
   std::vector<uint8_t> all(before_ + bytes_ + kGuard);
-  const absl::Status status = rig_.Read(all.data(), data_ - before_, all.size());
+  const absl::Status status = rig_.Copy(all.data(), data_ - before_, all.size());
   EXPECT_TRUE(status.ok()) << status;
   const auto is_pattern = [](uint8_t byte) { return byte == kPattern; };
   return std::all_of(all.begin(), all.begin() + before_, is_pattern) &&

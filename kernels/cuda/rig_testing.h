@@ -46,9 +46,8 @@ class TestRig {
   TestRig& operator=(const TestRig&) = delete;
 
   virtual Executor& executor() = 0;
-  // In the order of what was launched; both return when the bytes are there.
-  virtual absl::Status Write(void* to_device, const void* from_host, size_t bytes) = 0;
-  virtual absl::Status Read(void* to_host, const void* from_device, size_t bytes) = 0;
+  // From the host to the device or back, in the order of what was launched. Returns when the bytes are there.
+  virtual absl::Status Copy(void* target, const void* source, size_t bytes) = 0;
 
   // Part of kMemoryBytes of the device, aligned to 256 bytes; all of them are given back by Reset. Aborts when there is
   // no more.

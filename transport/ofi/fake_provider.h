@@ -20,10 +20,8 @@ namespace lockstep {
 inline constexpr int kFakeRegistersAll = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 struct FakeProviderOptions {
-  std::string name = "fake";
   int mr_mode = 0;
   uint64_t mode = FI_CONTEXT2;
-  uint64_t caps = FI_TAGGED | FI_MSG | FI_SEND | FI_RECV;
   size_t inject_bytes = 64;
   size_t message_bytes_max = SIZE_MAX;
   size_t queue = 512;  // of posts, each way

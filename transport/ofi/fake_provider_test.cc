@@ -6,18 +6,15 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/fork_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"

@@ -38,15 +38,15 @@ class OfiSender;
 // Operations whose completion is due, in order. OfiLinks::RunDue completes them, outside of everything else.
 using OfiDue = std::vector<std::pair<Operation*, absl::Status>>;
 
-// Borrowed by all links of a transport. Externally synchronised, as all that is in it.
+// Borrowed by all links of a transport; what it points to is borrowed as well. Externally synchronised, as all that is in it.
 struct OfiParts {
   const Transport* transport = nullptr;
   OfiEndpoint* endpoint = nullptr;
   OfiPeers* peers = nullptr;
   OfiMemory* memory = nullptr;
   OfiSlotPool* staging = nullptr;  // where pieces wait for a reduction
-  OfiDue* due = nullptr;
-  OfiRecordPool<OfiPiece>* pieces = nullptr;
+  OfiDue due;
+  OfiRecordPool<OfiPiece> pieces;
   uint32_t piece_bytes = 0;             // of a message that goes straight into its place
   uint64_t next_piece = 0;              // without the bit that tells a piece from a notice
   std::vector<OfiReceiver*> starved;    // found no staging slot

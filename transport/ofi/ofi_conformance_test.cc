@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport_conformance.h"
@@ -22,16 +21,12 @@ namespace {
 
 TransportFactory Real(const std::string& name, const std::string& provider, uint32_t piece_bytes, size_t staging_bytes,
                       size_t staging_pieces) {
-  return {name, [=](int size) -> absl::StatusOr<Transports> {
-            absl::StatusOr<Transports> ranks =
-                CreateConnectedOfiWorld(size, provider, [&](OfiTransportOptions* options) {
-                  options->piece_bytes = piece_bytes;
-                  options->staging_bytes = staging_bytes;
-                  options->staging_pieces = staging_pieces;
-                });
-            // This library does not have that provider.
-            if (absl::IsNotFound(ranks.status())) return absl::UnavailableError(ranks.status().message());
-            return ranks;
+  return {name, [=](int size) {
+            return UnavailableIfNotFound(CreateConnectedOfiWorld(size, provider, [&](OfiTransportOptions* options) {
+              options->piece_bytes = piece_bytes;
+              options->staging_bytes = staging_bytes;
+              options->staging_pieces = staging_pieces;
+            }));
           }};
 }
 

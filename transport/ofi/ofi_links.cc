@@ -51,16 +51,13 @@ OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endp
       staging_(std::make_unique<OfiSlotPool>(endpoint_.get(), options->staging_bytes, kStagingSlab,
                                              options->staging_pieces)),
       peers_(std::make_unique<OfiPeers>(HandshakeOf(*options, *endpoint_), transport->rank(), options->connect_timeout,
-                                        NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(),
-                                        static_cast<OfiPeers::Observer*>(this))),
+                                        NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(), this)),
       last_used_(transport->size(), nullptr) {
   parts_.transport = transport_;
   parts_.endpoint = endpoint_.get();
   parts_.peers = peers_.get();
   parts_.memory = memory_.get();
   parts_.staging = staging_.get();
-  parts_.due = &due_;
-  parts_.pieces = &pieces_;
   parts_.piece_bytes = options->piece_bytes;
   // Random above what is counted, so that nobody else finds the tags under which memory waits.
   parts_.next_piece = (uint64_t{std::random_device()()} << 31) & (kOfiPieceTag - 1);
@@ -163,25 +160,25 @@ bool OfiLinks::PrepareToWait() {
 }
 
 bool OfiLinks::RunDue() {
-  if (running_ || due_.empty()) return false;
+  if (running_ || parts_.due.empty()) return false;
   running_ = true;
-  const size_t most = due_.size() + kFollowersMax;
-  while (run_ < due_.size() && run_ < most) {
+  const size_t most = parts_.due.size() + kFollowersMax;
+  while (run_ < parts_.due.size() && run_ < most) {
     // Off the list first: a completion makes it grow.
-    Operation* const operation = due_[run_].first;
-    const absl::Status status = std::move(due_[run_].second);
+    Operation* const operation = parts_.due[run_].first;
+    const absl::Status status = std::move(parts_.due[run_].second);
     ++run_;
     operation->complete(operation, status);
   }
-  due_.erase(due_.begin(), due_.begin() + static_cast<ptrdiff_t>(run_));
+  parts_.due.erase(parts_.due.begin(), parts_.due.begin() + static_cast<ptrdiff_t>(run_));
   run_ = 0;
   running_ = false;
   return true;
 }
 
 void OfiLinks::Revoke(const absl::Status& status, const ChannelId* channel) {
-  for (size_t i = run_; i < due_.size(); ++i) {
-    if (channel == nullptr || due_[i].first->internal.channel == *channel) due_[i].second = status;
+  for (size_t i = run_; i < parts_.due.size(); ++i) {
+    if (channel == nullptr || parts_.due[i].first->internal.channel == *channel) parts_.due[i].second = status;
   }
 }
 

@@ -26,11 +26,11 @@
 namespace lockstep {
 
 // Externally synchronised. Completions run in RunDue only.
-class OfiLinks final : private OfiPeers::Observer {
+class OfiLinks {
  public:
   // Borrows the transport, which knows its rank and size by now, and the options, whose sizes are settled.
   OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endpoint, const OfiTransportOptions* options);
-  ~OfiLinks() override;
+  ~OfiLinks();
 
   absl::Status SetAddresses(const std::vector<std::string>& addresses) { return peers_->SetAddresses(addresses); }
   bool addresses_known() const { return !broken_.ok() || peers_->addresses_known(); }
@@ -71,7 +71,7 @@ class OfiLinks final : private OfiPeers::Observer {
   // inside a completion.
   bool RunDue();
   bool running() const { return running_; }
-  bool due() const { return !due_.empty(); }
+  bool due() const { return !parts_.due.empty(); }
 
   // Breaks the links of a channel, now and in future, and tells the peers.
   void BreakChannel(ChannelId channel, const absl::Status& status);
@@ -87,6 +87,14 @@ class OfiLinks final : private OfiPeers::Observer {
   // Whether notices, or messages whose operations have completed, are still to be sent.
   bool notices_pending() const { return broken_.ok() && peers_->sends_pending() > 0; }
   const PeerCounters& counters(Rank peer) const { return counters_[peer.value()]; }
+
+  // What OfiPeers calls inside the endpoint's Poll, and by Open and Progress.
+  void OnOpen(Rank peer);
+  void OnGone(Rank peer);
+  // A notice of an open peer, of the kinds from kEager to kClosed, with its `bytes` behind the header. True when the
+  // slot is kept until OfiPeers::GiveBack.
+  bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice, const unsigned char* payload,
+                size_t bytes, OfiSlot* slot);
 
  private:
   struct Link {
@@ -111,11 +119,6 @@ class OfiLinks final : private OfiPeers::Observer {
   template <typename Visit>
   void ForEachLink(Rank peer, Visit visit);
 
-  void OnOpen(Rank peer) override;
-  void OnGone(Rank peer) override;
-  bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice, const unsigned char* payload,
-                size_t bytes, OfiSlot* slot) override;
-
   const Transport* const transport_;
   const OfiTransportOptions* const options_;
   std::vector<PeerCounters> counters_;  // by peer; never resized, links point into it
@@ -123,10 +126,8 @@ class OfiLinks final : private OfiPeers::Observer {
   std::unique_ptr<OfiMemory> memory_;
   std::unique_ptr<OfiSlotPool> staging_;
   std::unique_ptr<OfiPeers> peers_;
-  OfiRecordPool<OfiPiece> pieces_;
   OfiRecordPool<OfiOutgoing> outgoing_;
   OfiRecordPool<OfiIncoming> incoming_;
-  OfiDue due_;
   OfiParts parts_;
 
   absl::flat_hash_map<uint64_t, std::unique_ptr<Link>> links_;
@@ -137,7 +138,7 @@ class OfiLinks final : private OfiPeers::Observer {
   absl::flat_hash_map<ChannelId, absl::Status> broken_channels_;
   absl::Status broken_;  // what Shutdown or Leave was told
   bool running_ = false;
-  size_t run_ = 0;     // how many of due_ have been taken
+  size_t run_ = 0;     // how many of the due have been taken
   bool left_ = false;  // in a forked child
 };
 

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
-#include "transport/ofi/endpoint.h"
 #include "transport/ofi/ofi_links.h"
 #include "transport/ofi/wire.h"
 
@@ -30,14 +29,12 @@ constexpr std::chrono::milliseconds kDisconnectTime(50);
 constexpr std::chrono::seconds kFlushTime(1);
 
 absl::Status Check(const OfiTransportOptions& options) {
-  const auto invalid = [](auto... what) {
-    return absl::InvalidArgumentError(absl::StrCat("ofi transport: ", what...));
-  };
   LOCKSTEP_RETURN_IF_ERROR(CheckWorld("ofi", options, kOfiJobIdBytesMax));
   const auto too_short = [](size_t bytes) { return bytes != 0 && bytes < 64; };
   if (too_short(options.piece_bytes) || too_short(options.staging_bytes) || options.staging_pieces < 2) {
-    return invalid("pieces of ", options.piece_bytes, " bytes, and ", options.staging_pieces, " of ",
-                   options.staging_bytes, " for reductions");
+    return absl::InvalidArgumentError(absl::StrCat("ofi transport: pieces of ", options.piece_bytes, " bytes, and ",
+                                                   options.staging_pieces, " of ", options.staging_bytes,
+                                                   " for reductions"));
   }
   return absl::OkStatus();
 }

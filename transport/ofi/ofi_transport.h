@@ -31,7 +31,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
-#include "base/fork.h"
 #include "base/rank.h"
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/provider.h"

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
@@ -107,24 +106,11 @@ class UnauthenticatedPeer {
 class OfiTransportTest : public TransportWorldTest<OfiTransport> {
  protected:
   // Not in SetUp, so that a test says what it wants. False when the test is to end.
-  bool Create(int size, const std::string& provider, const std::function<void(OfiTransportOptions*)>& change) {
-    absl::StatusOr<OfiTransports> ranks = CreateOfiWorld(size, provider, change);
-    if (absl::IsUnavailable(ranks.status()) || absl::IsNotFound(ranks.status())) {
-      Skip(ranks.status());
-      return false;
-    }
-    EXPECT_THAT(ranks.status(), IsOk());
-    if (!ranks.ok()) return false;
-    ranks_ = *std::move(ranks);
-    return true;
-  }
   bool Create(
-      int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {}) {
-    return Create(size, kProvider, change);
+      int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {},
+      const std::string& provider = kProvider) {
+    return Take(UnavailableIfNotFound(CreateOfiWorld(size, provider, change)));
   }
-
- private:
-  static void Skip(const absl::Status& status) { GTEST_SKIP() << status; }
 };
 
 TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
@@ -347,7 +333,9 @@ TEST_F(OfiTransportTest, AForkedChildHasNoUseOfItAndDoesNotDisturbTheParent) {
 
 // Some milliseconds a message: enough to see that it works.
 TEST_F(OfiTransportTest, TheProviderSocketsPassesMessages) {
-  if (!Create(2, "sockets", [](OfiTransportOptions*) {})) return;
+  if (!Create(
+          2, [](OfiTransportOptions*) {}, "sockets"))
+    return;
   for (size_t bytes : {0, 100, 100'000}) {
     const std::vector<unsigned char> data = TestPayload(bytes, 1);
     std::vector<unsigned char> target(bytes);

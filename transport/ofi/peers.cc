@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/socket.h"
+#include "transport/ofi/ofi_links.h"
 
 namespace lockstep {
 namespace {
@@ -47,11 +47,11 @@ uint32_t RandomToken() {
 }  // namespace
 
 OfiPeers::OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots,
-                   OfiEndpoint* endpoint, Observer* observer)
+                   OfiEndpoint* endpoint, OfiLinks* links)
     : rank_(rank),
       connect_timeout_(connect_timeout),
       endpoint_(endpoint),
-      observer_(observer),
+      links_(links),
       own_(std::move(own)),
       slots_(endpoint, kOfiSlotBytes, kSlabSlots, std::numeric_limits<size_t>::max()),
       peers_(own_.world_size) {
@@ -223,7 +223,7 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
     SeeOff(peer);
     return false;
   }
-  return observer_->OnNotice(peer, kind, OfiChannelOf(completion.tag), notice, payload, bytes, slot);
+  return links_->OnNotice(peer, kind, OfiChannelOf(completion.tag), notice, payload, bytes, slot);
 }
 
 void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
@@ -261,7 +261,7 @@ void OfiPeers::HandleHello(uint32_t source, const OfiHandshake& handshake) {
     return;
   }
   if (state.state != State::kOpen) {
-    // The welcome goes first: what the observer sends next should not overtake it where the fabric keeps order.
+    // The welcome goes first: what the links send next should not overtake it where the fabric keeps order.
     state.token = handshake.token;
     SendHandshake(peer, OfiKind::kWelcome);
     BecomeOpen(peer, handshake.token);
@@ -308,7 +308,7 @@ void OfiPeers::BecomeOpen(Rank peer, uint32_t token) {
   if (state.state == State::kHandshake) --handshaking_;
   state.state = State::kOpen;
   state.token = token;
-  observer_->OnOpen(peer);
+  links_->OnOpen(peer);
   while (state.early != nullptr) {
     OfiSlot* const slot = state.early;
     state.early = slot->next;
@@ -338,7 +338,7 @@ void OfiPeers::BecomeGone(Rank peer, absl::Status status) {
   }
   if (state.hello != nullptr) endpoint_->Cancel(&state.hello->post);
   if (state.index >= 0) endpoint_->CancelRefused(state.index);
-  observer_->OnGone(peer);
+  links_->OnGone(peer);
 }
 
 void OfiPeers::Lose(Rank peer, const absl::Status& status) {

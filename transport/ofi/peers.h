@@ -31,25 +31,15 @@
 
 namespace lockstep {
 
+class OfiLinks;
+
 // Externally synchronised.
 class OfiPeers {
  public:
-  // Called inside the endpoint's Poll, and by Open and Progress.
-  class Observer {
-   public:
-    virtual ~Observer() = default;
-    virtual void OnOpen(Rank peer) = 0;
-    virtual void OnGone(Rank peer) = 0;
-    // A notice of an open peer, of the kinds from kEager to kClosed, with its `bytes` behind the header. True when the
-    // observer keeps the slot until it calls GiveBack.
-    virtual bool OnNotice(Rank peer, OfiKind kind, ChannelId channel, const OfiNotice& notice,
-                          const unsigned char* payload, size_t bytes, OfiSlot* slot) = 0;
-  };
-
   // `own` is what this rank says of itself; its token and target are filled in here. Borrows the others. Posts
   // `slots` receives; status() says whether that was possible.
   OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots, OfiEndpoint* endpoint,
-           Observer* observer);
+           OfiLinks* links);
   OfiPeers(const OfiPeers&) = delete;
   OfiPeers& operator=(const OfiPeers&) = delete;
 
@@ -70,7 +60,7 @@ class OfiPeers {
 
   // Sends a notice to an open peer, with `number`, `posted` and the envelope; the payload is copied.
   void Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes);
-  // A slot that OnNotice kept.
+  // A slot that OfiLinks::OnNotice kept.
   void GiveBack(OfiSlot* slot) { slots_.Give(slot); }
 
   // An error that came with something sent to this peer.
@@ -125,7 +115,7 @@ class OfiPeers {
   const Rank rank_;
   const std::chrono::milliseconds connect_timeout_;
   OfiEndpoint* const endpoint_;
-  Observer* const observer_;
+  OfiLinks* const links_;
   OfiHandshake own_;
   OfiSlotPool slots_;
   std::vector<Peer> peers_;

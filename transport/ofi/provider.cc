@@ -47,7 +47,7 @@ int TagBits(uint64_t format) {
 }
 
 // Why we cannot use it; empty when we can.
-std::string Unfit(const fi_info& info, const OfiRequest& request) {
+std::string Unfit(const fi_info& info) {
   if (info.ep_attr == nullptr || info.domain_attr == nullptr || info.tx_attr == nullptr || info.rx_attr == nullptr) {
     return "does not say what it can do";
   }
@@ -71,21 +71,13 @@ std::string Unfit(const fi_info& info, const OfiRequest& request) {
   return "";
 }
 
-bool Named(absl::string_view provider, const OfiRequest& request, bool exactly) {
-  return exactly ? provider == request.provider : absl::StartsWith(provider, absl::StrCat(request.provider, ";"));
-}
-
-// The same address, whatever the port.
-bool SameHost(const SocketAddress& a, const SocketAddress& b) {
-  return a.family() == b.family() && a.WithPort(0) == b.WithPort(0);
-}
-
 std::string Refusal(const fi_info& info, const OfiRequest& request, bool exactly) {
   const absl::string_view name = NameOf(info);
-  if (!request.provider.empty() && !Named(name, request, exactly)) {
+  const bool named = exactly ? name == request.provider : absl::StartsWith(name, absl::StrCat(request.provider, ";"));
+  if (!request.provider.empty() && !named) {
     return absl::StrCat("is not the provider that was asked for (", request.provider, ")");
   }
-  if (std::string reason = Unfit(info, request); !reason.empty()) return reason;
+  if (std::string reason = Unfit(info); !reason.empty()) return reason;
   if (request.provider.empty()) {
     for (const NamedOnly& one : kNamedOnly) {
       if (name == one.provider) return absl::StrCat("must be asked for by name: it ", one.why);
@@ -98,7 +90,8 @@ std::string Refusal(const fi_info& info, const OfiRequest& request, bool exactly
     return absl::StrCat("is not the domain that was asked for (", request.domain, ")");
   }
   const SocketAddress source = SourceOf(info);
-  if (request.address.length() != 0 && source.length() != 0 && !SameHost(source, request.address)) {
+  // The same host, whatever the port.
+  if (request.address.length() != 0 && source.length() != 0 && source.WithPort(0) != request.address.WithPort(0)) {
     return absl::StrCat("is not at ", request.address.HostString());
   }
   return "";
@@ -109,29 +102,25 @@ int Preference(const fi_info& info) {
   return static_cast<int>(found - std::begin(kPreferred));
 }
 
-OfiCandidate CandidateOf(const fi_info& info, std::string rejected) {
-  OfiCandidate candidate;
-  candidate.provider = std::string(NameOf(info));
-  candidate.domain = std::string(NameOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name));
-  if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
-  candidate.rejected = std::move(rejected);
-  return candidate;
-}
-
 std::string NameWithPlace(const OfiCandidate& candidate) {
   return absl::StrCat(candidate.provider, " ", candidate.domain, candidate.address.empty() ? "" : " ",
                       candidate.address);
 }
 
 // Unless it is there already: fi_getinfo lists a place once for each set of capabilities.
-void AddOnce(OfiCandidate candidate, std::vector<OfiCandidate>* candidates) {
+void AddOnce(const fi_info& info, std::string rejected, std::vector<OfiCandidate>* candidates) {
+  OfiCandidate candidate;
+  candidate.provider = std::string(NameOf(info));
+  candidate.domain = std::string(NameOr(info.domain_attr == nullptr ? nullptr : info.domain_attr->name));
+  if (const SocketAddress source = SourceOf(info); source.length() != 0) candidate.address = source.HostString();
+  candidate.rejected = std::move(rejected);
   const bool there = std::any_of(candidates->begin(), candidates->end(), [&](const OfiCandidate& other) {
     return NameWithPlace(other) == NameWithPlace(candidate);
   });
   if (!there) candidates->push_back(std::move(candidate));
 }
 
-OfiInfo Hints(const OfiApi& api, const OfiRequest& request, uint64_t order) {
+OfiInfo Hints(const OfiApi& api, uint64_t order) {
   OfiInfo hints(api.dupinfo(nullptr), {&api});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
@@ -259,7 +248,7 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
     if (!Refusal(*info, request, exactly).empty()) continue;
     if (choice.chosen == nullptr || Preference(*info) < Preference(*choice.chosen)) choice.chosen = info;
   }
-  if (choice.chosen != nullptr) AddOnce(CandidateOf(*choice.chosen, ""), &choice.candidates);
+  if (choice.chosen != nullptr) AddOnce(*choice.chosen, "", &choice.candidates);
   for (const fi_info* info = fitting; info != nullptr; info = info->next) {
     std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) {
@@ -267,12 +256,12 @@ absl::StatusOr<OfiChoice> ChooseProvider(const fi_info* fitting, const fi_info* 
           absl::StrCat(Preference(*info) == Preference(*choice.chosen) ? "comes after " : "is less preferred than ",
                        NameWithPlace(choice.candidates.front()));
     }
-    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+    AddOnce(*info, std::move(reason), &choice.candidates);
   }
   for (const fi_info* info = all; info != nullptr; info = info->next) {
     std::string reason = Refusal(*info, request, exactly);
     if (reason.empty()) reason = "does not offer what we ask for together";
-    AddOnce(CandidateOf(*info, std::move(reason)), &choice.candidates);
+    AddOnce(*info, std::move(reason), &choice.candidates);
   }
   if (choice.chosen != nullptr) return choice;
   return absl::NotFoundError(absl::StrCat("no provider of libfabric will do",
@@ -291,7 +280,7 @@ absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiRequest& re
   OfiInfo fitting(nullptr, {&api}), all(nullptr, {&api});
   // Messages bring their numbers along. But a farewell should not overtake them, where a provider can see to that.
   for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{FI_ORDER_NONE}}) {
-    const OfiInfo hints = Hints(api, request, order);
+    const OfiInfo hints = Hints(api, order);
     if (hints == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for hints");
     LOCKSTEP_RETURN_IF_ERROR(list(hints.get(), &fitting));
     if (fitting != nullptr) break;

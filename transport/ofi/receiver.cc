@@ -176,7 +176,7 @@ bool OfiReceiver::PostPiece(OfiIncoming* record) {
   if (sink.reduction != nullptr && (staging = parts.staging->Take()) == nullptr) return false;
   const uint32_t index = record->posted++;
   const size_t offset = size_t{index} * record->piece_bytes;
-  OfiPiece* const piece = parts.pieces->Take();
+  OfiPiece* const piece = parts.pieces.Take();
   piece->link = this;
   piece->record = record;
   piece->index = index;
@@ -210,7 +210,7 @@ void OfiReceiver::OnPieceReceived(OfiPost* post, const OfiCompletion& completion
   if (whole && !self->broken() && record->state == OfiIncoming::State::kMoving) self->Arrived(record, piece);
   if (piece->staging != nullptr) parts.staging->Give(piece->staging);
   const size_t wanted = post->bytes;
-  parts.pieces->Give(piece);
+  parts.pieces.Give(piece);
   if (completion.status.ok() && !whole) {
     self->Fail(absl::DataLossError(
         absl::StrCat("a piece of ", completion.bytes, " bytes arrived where ", wanted, " were expected")));
@@ -269,7 +269,7 @@ void OfiReceiver::CompleteFront() {
       base_->counters->received_bytes += record->operation->internal.bytes;
       ++base_->counters->received_messages;
     }
-    base_->parts->due->emplace_back(record->operation, done ? absl::OkStatus() : broken() ? status_ : end_);
+    base_->parts->due.emplace_back(record->operation, done ? absl::OkStatus() : broken() ? status_ : end_);
     records_->Give(record);
   }
   if (!broken()) TellExpected();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
@@ -109,7 +108,7 @@ void OfiSender::PostPieces(OfiOutgoing* record) {
   while (record->posted < record->grant.pieces && record->posted - record->done < kOfiPiecesMax) {
     const uint32_t index = record->posted++;
     const size_t offset = size_t{index} * record->grant.piece_bytes;
-    OfiPiece* const piece = base_->parts->pieces->Take();
+    OfiPiece* const piece = base_->parts->pieces.Take();
     piece->link = this;
     piece->record = record;
     piece->region = nullptr;
@@ -131,7 +130,7 @@ void OfiSender::OnPieceSent(OfiPost* post, const OfiCompletion& completion) {
   OfiSender* const self = static_cast<OfiSender*>(piece->link);
   OfiOutgoing* const record = static_cast<OfiOutgoing*>(piece->record);
   OfiMemory::Region* const region = piece->region;
-  self->base_->parts->pieces->Give(piece);
+  self->base_->parts->pieces.Give(piece);
   if (record == nullptr) return self->base_->parts->memory->Return(region);
   self->flying_.erase(std::find(self->flying_.begin(), self->flying_.end(), piece));
   ++record->done;
@@ -156,7 +155,7 @@ void OfiSender::CompleteFront() {
       base_->counters->sent_bytes += record->operation->internal.bytes;
       ++base_->counters->sent_messages;
     }
-    base_->parts->due->emplace_back(record->operation, done ? absl::OkStatus() : status_);
+    base_->parts->due.emplace_back(record->operation, done ? absl::OkStatus() : status_);
     records_->Give(record);
   }
 }

@@ -8,6 +8,7 @@
 #ifndef BASE_DEVICE_CUDA_CUDA_API_H_
 #define BASE_DEVICE_CUDA_CUDA_API_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -119,18 +120,24 @@ struct CudaApi {
   int (*pointer_get_attributes)(CudaPointer* attributes, const void* pointer);
 };
 
-// The table in use. Thread-safe; a table lives as long as what was made through it.
-const CudaApi& TheCudaApi();
-
 namespace internal {
 
 // This binary's table, from cuda_api.cu or cuda_api_stub.cc.
 const CudaApi& LinkedCudaApi();
 
+// Null: the linked table. Released when a test puts its table in place, acquired by whoever calls CUDA.
+inline std::atomic<const CudaApi*> cuda_api_replacement{nullptr};
 // Replaces the linked table, or restores it (null). REQUIRES that nobody uses CUDA through it meanwhile.
-void ReplaceCudaApi(const CudaApi* api);
+inline void ReplaceCudaApi(const CudaApi* api) { cuda_api_replacement.store(api, std::memory_order_release); }
 
 }  // namespace internal
+
+// The table in use. Thread-safe; a table lives as long as what was made through it.
+inline const CudaApi& TheCudaApi() {
+  const CudaApi* const api = internal::cuda_api_replacement.load(std::memory_order_acquire);
+  return api != nullptr ? *api : internal::LinkedCudaApi();
+}
+
 }  // namespace lockstep
 
 #endif  // BASE_DEVICE_CUDA_CUDA_API_H_

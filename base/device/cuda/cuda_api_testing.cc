@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "base/check.h"
@@ -95,11 +93,63 @@ class FakeCuda::Table {
         return kCudaSuccess;
       });
     };
-    api.stream_create = StreamCreate;
-    api.stream_destroy = StreamDestroy;
-    api.stream_query = StreamQuery;
-    api.stream_wait_event = StreamWaitEvent;
-    api.stream_get_device = StreamGetDevice;
+    api.stream_create = [](void** stream, int priority) {
+      return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
+        auto created = std::make_unique<FakeStream>();
+        created->device = current_device;
+        created->priority = priority;
+        *stream = created.get();
+        MutexLock lock(&fake.mu_);
+        created->stream = fake.NewStream(current_device);
+        fake.streams_[*stream] = std::move(created);
+        return kCudaSuccess;
+      });
+    };
+    api.stream_destroy = [](void* stream) {
+      return Call("cudaStreamDestroy", [&](FakeCuda& fake) {
+        FakeStream* const found = Find(fake, stream);
+        if (found == nullptr) return kCudaInvalidHandle;
+        MutexLock lock(&fake.mu_);
+        found->exists = false;
+        return kCudaSuccess;
+      });
+    };
+    api.stream_query = [](void* stream) {
+      return CallUnsafeInCapture("cudaStreamQuery", [&](FakeCuda& fake) {
+        FakeStream* const found = Find(fake, stream);
+        if (found == nullptr) return kCudaInvalidHandle;
+        {
+          MutexLock lock(&fake.mu_);
+          if (fake.captures_.capturing(found)) {
+            fake.captures_.Invalidate();
+            return kCudaCaptureUnsupported;
+          }
+        }
+        return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
+      });
+    };
+    api.stream_wait_event = [](void* stream, void* event) {
+      return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) -> int {
+        FakeEvent* const found = FindEvent(fake, event);
+        FakeStream* const in = Find(fake, stream);
+        if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
+        {
+          MutexLock lock(&fake.mu_);
+          const auto [captured, code] = fake.captures_.Wait(in, found);
+          if (captured) return code;
+        }
+        return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+      });
+    };
+    api.stream_get_device = [](void* stream, int* device) {
+      return Call("cudaStreamGetDevice", [&](FakeCuda& fake) {
+        MutexLock lock(&fake.mu_);
+        const auto found = fake.streams_.find(stream);
+        if (found == fake.streams_.end()) return kCudaInvalidHandle;
+        *device = found->second->device;
+        return kCudaSuccess;
+      });
+    };
     api.stream_is_capturing = [](void* stream, bool* capturing) {
       return Call("cudaStreamIsCapturing", [&](FakeCuda& fake) {
         FakeStream* const found = Find(fake, stream);
@@ -115,14 +165,86 @@ class FakeCuda::Table {
         return kCudaSuccess;
       });
     };
-    api.event_create = EventCreate;
-    api.event_destroy = EventDestroy;
-    api.event_record = EventRecord;
-    api.event_query = EventQuery;
-    api.launch_host_func = LaunchHostFunc;
-    api.memcpy_async = MemcpyAsync;
-    api.stream_wait_value = StreamWaitValue;
-    api.stream_write_value = StreamWriteValue;
+    api.event_create = [](void** event) {
+      return Call("cudaEventCreateWithFlags", [&](FakeCuda& fake) {
+        auto created = std::make_unique<FakeEvent>();
+        created->event = HostDevice()->CreateEvent().value();
+        created->device = current_device;
+        *event = created.get();
+        MutexLock lock(&fake.mu_);
+        fake.events_[*event] = std::move(created);
+        return kCudaSuccess;
+      });
+    };
+    api.event_destroy = [](void* event) {
+      return Call("cudaEventDestroy", [&](FakeCuda& fake) {
+        FakeEvent* const found = FindEvent(fake, event);
+        if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+        MutexLock lock(&fake.mu_);
+        found->exists = false;
+        return kCudaSuccess;
+      });
+    };
+    api.event_record = [](void* event, void* stream) {
+      return Call("cudaEventRecord", [&](FakeCuda& fake) -> int {
+        FakeEvent* const found = FindEvent(fake, event);
+        FakeStream* const in = Find(fake, stream);
+        if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
+        {
+          MutexLock lock(&fake.mu_);
+          const auto [captured, code] = fake.captures_.Record(in, found);
+          if (captured) return code;
+        }
+        return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
+      });
+    };
+    api.event_query = [](void* event) {
+      return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) -> int {
+        FakeEvent* const found = FindEvent(fake, event);
+        if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
+        {
+          MutexLock lock(&fake.mu_);
+          const auto [captured, code] = fake.captures_.Query(found);
+          if (captured) return code;
+        }
+        return found->event->Query() ? kCudaSuccess : kCudaNotReady;
+      });
+    };
+    api.launch_host_func = [](void* stream, void (*function)(void*), void* argument) {
+      return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) -> int {
+        const auto run = [function, argument] { CallHostFunction(function, argument); };
+        return Put(fake, stream, run, [&](Stream& in) {
+          return in.Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
+            if (!fake.lost()) called.Call();
+            return absl::OkStatus();
+          });
+        });
+      });
+    };
+    api.memcpy_async = [](void* target, const void* source, size_t bytes, void* stream) {
+      return Call("cudaMemcpyAsync", [&](FakeCuda& fake) -> int {
+        const auto run = [target, source, bytes] { std::memcpy(target, source, bytes); };
+        return Put(fake, stream, run, [&](Stream& in) { return in.Copy(target, source, bytes); });
+      });
+    };
+    api.stream_wait_value = [](void* stream, const void* address, uint32_t value) {
+      return Call("cuStreamWaitValue32", [&](FakeCuda& fake) {
+        FakeStream* const in = Find(fake, stream);
+        if (in == nullptr) return kCudaInvalidHandle;
+        if (!IsPinned(fake, address)) return kCudaInvalidValue;
+        const auto* const flag = static_cast<const std::atomic<uint32_t>*>(address);
+        return in->stream->AwaitValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+      });
+    };
+    api.stream_write_value = [](void* stream, void* address, uint32_t value) {
+      return Call("cuStreamWriteValue32", [&](FakeCuda& fake) {
+        FakeStream* const in = Find(fake, stream);
+        if (in == nullptr) return kCudaInvalidHandle;
+        if (!IsPinned(fake, address)) return kCudaInvalidValue;
+        auto* const flag = static_cast<std::atomic<uint32_t>*>(address);
+        return in->stream->WriteValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
+      });
+    };
     api.malloc = [](void** memory, size_t bytes) {
       return CallUnsafeInCapture("cudaMalloc",
                                  [&](FakeCuda& fake) { return NewMemory(fake, memory, bytes, CudaPointer::kDevice); });
@@ -139,7 +261,14 @@ class FakeCuda::Table {
       return CallUnsafeInCapture("cudaFreeHost",
                                  [&](FakeCuda& fake) { return DeleteMemory(fake, memory, CudaPointer::kPinned); });
     };
-    api.pointer_get_attributes = PointerGetAttributes;
+    api.pointer_get_attributes = [](CudaPointer* attributes, const void* pointer) {
+      return Call("cudaPointerGetAttributes", [&](FakeCuda& fake) {
+        MutexLock lock(&fake.mu_);
+        *attributes = CudaPointer();
+        if (const auto* const found = FindMemory(fake, pointer)) *attributes = found->second.pointer;
+        return kCudaSuccess;
+      });
+    };
     return api;
   }
 
@@ -228,129 +357,6 @@ class FakeCuda::Table {
     return found == fake.events_.end() || !found->second->exists ? nullptr : found->second.get();
   }
 
-  static int StreamCreate(void** stream, int priority) {
-    return Call("cudaStreamCreateWithPriority", [&](FakeCuda& fake) {
-      auto created = std::make_unique<FakeStream>();
-      created->device = current_device;
-      created->priority = priority;
-      *stream = created.get();
-      MutexLock lock(&fake.mu_);
-      created->stream = fake.NewStream(current_device);
-      fake.streams_[*stream] = std::move(created);
-      return kCudaSuccess;
-    });
-  }
-
-  static int StreamDestroy(void* stream) {
-    return Call("cudaStreamDestroy", [&](FakeCuda& fake) {
-      FakeStream* const found = Find(fake, stream);
-      if (found == nullptr) return kCudaInvalidHandle;
-      MutexLock lock(&fake.mu_);
-      found->exists = false;
-      return kCudaSuccess;
-    });
-  }
-
-  static int StreamQuery(void* stream) {
-    return CallUnsafeInCapture("cudaStreamQuery", [&](FakeCuda& fake) {
-      FakeStream* const found = Find(fake, stream);
-      if (found == nullptr) return kCudaInvalidHandle;
-      {
-        MutexLock lock(&fake.mu_);
-        if (fake.captures_.capturing(found)) {
-          fake.captures_.Invalidate();
-          return kCudaCaptureUnsupported;
-        }
-      }
-      return found->stream->Synchronize(Deadline::Now()).ok() ? kCudaSuccess : kCudaNotReady;
-    });
-  }
-
-  static int StreamGetDevice(void* stream, int* device) {
-    return Call("cudaStreamGetDevice", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      const auto found = fake.streams_.find(stream);
-      if (found == fake.streams_.end()) return kCudaInvalidHandle;
-      *device = found->second->device;
-      return kCudaSuccess;
-    });
-  }
-
-  static int EventCreate(void** event) {
-    return Call("cudaEventCreateWithFlags", [&](FakeCuda& fake) {
-      auto created = std::make_unique<FakeEvent>();
-      created->event = HostDevice()->CreateEvent().value();
-      created->device = current_device;
-      *event = created.get();
-      MutexLock lock(&fake.mu_);
-      fake.events_[*event] = std::move(created);
-      return kCudaSuccess;
-    });
-  }
-
-  static int EventDestroy(void* event) {
-    return Call("cudaEventDestroy", [&](FakeCuda& fake) {
-      FakeEvent* const found = FindEvent(fake, event);
-      if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
-      MutexLock lock(&fake.mu_);
-      found->exists = false;
-      return kCudaSuccess;
-    });
-  }
-
-  static int EventRecord(void* event, void* stream) {
-    return Call("cudaEventRecord", [&](FakeCuda& fake) -> int {
-      FakeEvent* const found = FindEvent(fake, event);
-      FakeStream* const in = Find(fake, stream);
-      if (found == nullptr || in == nullptr || found->device != current_device) return kCudaInvalidHandle;
-      {
-        MutexLock lock(&fake.mu_);
-        const auto [captured, code] = fake.captures_.Record(in, found);
-        if (captured) return code;
-      }
-      return in->stream->Record(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
-    });
-  }
-
-  static int EventQuery(void* event) {
-    return CallUnsafeInCapture("cudaEventQuery", [&](FakeCuda& fake) -> int {
-      FakeEvent* const found = FindEvent(fake, event);
-      if (found == nullptr || found->device != current_device) return kCudaInvalidHandle;
-      {
-        MutexLock lock(&fake.mu_);
-        const auto [captured, code] = fake.captures_.Query(found);
-        if (captured) return code;
-      }
-      return found->event->Query() ? kCudaSuccess : kCudaNotReady;
-    });
-  }
-
-  static int StreamWaitEvent(void* stream, void* event) {
-    return Call("cudaStreamWaitEvent", [&](FakeCuda& fake) -> int {
-      FakeEvent* const found = FindEvent(fake, event);
-      FakeStream* const in = Find(fake, stream);
-      if (found == nullptr || in == nullptr) return kCudaInvalidHandle;
-      {
-        MutexLock lock(&fake.mu_);
-        const auto [captured, code] = fake.captures_.Wait(in, found);
-        if (captured) return code;
-      }
-      return in->stream->Wait(found->event.get()).ok() ? kCudaSuccess : kCudaOutOfMemory;
-    });
-  }
-
-  static int LaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
-    return Call("cudaLaunchHostFunc", [&](FakeCuda& fake) -> int {
-      const auto run = [function, argument] { CallHostFunction(function, argument); };
-      return Put(fake, stream, run, [&](Stream& in) {
-        return in.Enqueue([&fake, called = HostFunction(function, argument)]() mutable {
-          if (!fake.lost()) called.Call();
-          return absl::OkStatus();
-        });
-      });
-    });
-  }
-
   static int Kernel(void* stream, const std::function<void()>& kernel) {
     return Call("cudaLaunchKernel", [&](FakeCuda& fake) -> int {
       return Put(fake, stream, kernel, [&](Stream& in) {
@@ -362,43 +368,21 @@ class FakeCuda::Table {
     });
   }
 
-  static int MemcpyAsync(void* target, const void* source, size_t bytes, void* stream) {
-    return Call("cudaMemcpyAsync", [&](FakeCuda& fake) -> int {
-      const auto run = [target, source, bytes] { std::memcpy(target, source, bytes); };
-      return Put(fake, stream, run, [&](Stream& in) { return in.Copy(target, source, bytes); });
-    });
-  }
-
-  static int StreamWaitValue(void* stream, const void* address, uint32_t value) {
-    return Call("cuStreamWaitValue32", [&](FakeCuda& fake) {
-      FakeStream* const in = Find(fake, stream);
-      if (in == nullptr) return kCudaInvalidHandle;
-      if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-      const auto* const flag = static_cast<const std::atomic<uint32_t>*>(address);
-      return in->stream->AwaitValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
-    });
-  }
-
-  static int StreamWriteValue(void* stream, void* address, uint32_t value) {
-    return Call("cuStreamWriteValue32", [&](FakeCuda& fake) {
-      FakeStream* const in = Find(fake, stream);
-      if (in == nullptr) return kCudaInvalidHandle;
-      if (!IsPinned(fake, address, sizeof(value))) return kCudaInvalidValue;
-      auto* const flag = static_cast<std::atomic<uint32_t>*>(address);
-      return in->stream->WriteValue(flag, value).ok() ? kCudaSuccess : kCudaOutOfMemory;
-    });
-  }
-
-  // Whether the device reaches `bytes` bytes there, which are the host's.
-  static bool IsPinned(FakeCuda& fake, const void* address, size_t bytes) {
-    MutexLock lock(&fake.mu_);
+  // The piece of memory that holds this address, with where it begins; null if there is none.
+  static const std::pair<const void* const, Memory>* FindMemory(FakeCuda& fake, const void* address)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(fake.mu_) {
     auto found = fake.memory_.upper_bound(address);
-    if (found == fake.memory_.begin()) return false;
+    if (found == fake.memory_.begin()) return nullptr;
     --found;
-    const size_t offset = static_cast<const char*>(address) - static_cast<const char*>(found->first);
-    return found->second.pointer.kind == CudaPointer::kPinned && offset + bytes <= found->second.bytes;
+    const auto* const end = static_cast<const char*>(found->first) + found->second.bytes;
+    return std::less<const char*>()(static_cast<const char*>(address), end) ? &*found : nullptr;
   }
-
+  // Whether the device reaches the flag there, which is the host's.
+  static bool IsPinned(FakeCuda& fake, const void* flag) {
+    MutexLock lock(&fake.mu_);
+    const auto* const found = FindMemory(fake, flag);
+    return found != nullptr && found->second.pointer.kind == CudaPointer::kPinned;
+  }
   static int NewMemory(FakeCuda& fake, void** memory, size_t bytes, CudaPointer::Kind kind) {
     if (bytes == 0) return *memory = nullptr, kCudaSuccess;
     if (bytes > kMost) return kCudaOutOfMemory;
@@ -416,21 +400,6 @@ class FakeCuda::Table {
     fake.memory_.erase(found);
     HostDevice()->Free(memory);
     return kCudaSuccess;
-  }
-
-  static int PointerGetAttributes(CudaPointer* attributes, const void* pointer) {
-    return Call("cudaPointerGetAttributes", [&](FakeCuda& fake) {
-      MutexLock lock(&fake.mu_);
-      *attributes = CudaPointer();
-      auto found = fake.memory_.upper_bound(pointer);
-      if (found == fake.memory_.begin()) return kCudaSuccess;
-      --found;
-      const auto* const begin = static_cast<const char*>(found->first);
-      if (std::less<const char*>()(static_cast<const char*>(pointer), begin + found->second.bytes)) {
-        *attributes = found->second.pointer;
-      }
-      return kCudaSuccess;
-    });
   }
 
   static int BeginCapture(void* stream) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -32,20 +33,20 @@ struct Driver {
   int (*context_set_current)(Context context);                              // cuCtxSetCurrent
 };
 
-template <typename Function>
-absl::Status Find(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  return *function != nullptr ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("libcuda.so.1 has no ", name));
-}
-
 absl::Status FindDriver(Driver* driver) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return absl::UnavailableError(dlerror());
-  LOCKSTEP_RETURN_IF_ERROR(Find(library, "cuDeviceGet", &driver->device_get));
-  LOCKSTEP_RETURN_IF_ERROR(Find(library, "cuDevicePrimaryCtxRetain", &driver->primary_context_retain));
-  LOCKSTEP_RETURN_IF_ERROR(Find(library, "cuCtxCreate_v2", &driver->context_create));
-  LOCKSTEP_RETURN_IF_ERROR(Find(library, "cuCtxGetCurrent", &driver->context_get_current));
-  return Find(library, "cuCtxSetCurrent", &driver->context_set_current);
+  absl::Status found;
+  const auto find = [&](const char* name, auto* function) {
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+    if (*function == nullptr) found.Update(absl::UnavailableError(absl::StrCat("libcuda.so.1 has no ", name)));
+  };
+  find("cuDeviceGet", &driver->device_get);
+  find("cuDevicePrimaryCtxRetain", &driver->primary_context_retain);
+  find("cuCtxCreate_v2", &driver->context_create);
+  find("cuCtxGetCurrent", &driver->context_get_current);
+  find("cuCtxSetCurrent", &driver->context_set_current);
+  return found;
 }
 
 class Contexts {

@@ -228,27 +228,6 @@ TEST_F(CudaDeviceTest, StreamTakesMoreWorkThanCudasQueueHolds) {
   EXPECT_EQ(ran, kWork);
 }
 
-TEST_F(CudaDeviceTest, MemoryIsWhereItWasDeclaredOrTheErrorNamesBoth) {
-  const DeviceId cuda = device_->id();
-  const DeviceId host;
-  void* const on_device = device_->Allocate(kBytes).value();
-  void* const pinned = device_->AllocateOnHost(kBytes).value();
-  const auto pageable = std::make_unique<char[]>(kBytes);
-  EXPECT_THAT(CheckPointer(on_device, cuda), IsOk());
-  EXPECT_THAT(CheckPointer(static_cast<char*>(on_device) + kBytes - 1, cuda), IsOk());
-  EXPECT_THAT(CheckPointer(on_device, host),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of cuda:0, but host was declared")));
-  EXPECT_THAT(CheckPointer(pageable.get(), cuda),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is memory of host, but cuda:0 was declared")));
-  EXPECT_THAT(CheckPointer(pageable.get(), host), IsOk());
-  for (const DeviceId declared : {cuda, host}) {
-    EXPECT_THAT(CheckPointer(pinned, declared), IsOk());
-    EXPECT_THAT(CheckPointer(nullptr, declared), IsOk());
-  }
-  device_->Free(on_device);
-  device_->FreeOnHost(pinned);
-}
-
 TEST_F(CudaDeviceTest, TwoDevicesAreApart) {
   const absl::StatusOr<Device*> second = CudaDevice(1);
   if (!second.ok()) GTEST_SKIP() << second.status();
