@@ -184,6 +184,11 @@ void Executor::Compute(const Job& job, const ExecutionPlan::StepLayout& layout, 
   if (bytes == 0) return;
   void* const target = Address(job, step.target, layout.target_offset, offset, bytes);
   if (step.kind == Step::Kind::kReduceMany) {
+    // A pair in place, as in recursive doubling, whose vectors are short: some nanoseconds less. Schedules by messages scale nothing here.
+    if (step.terms.size() == 2 && Address(job, step.terms[0], layout.term_offsets[0], offset, bytes) == target) {
+      const void* const other = Address(job, step.terms[1], layout.term_offsets[1], offset, bytes);
+      return plan.reduction().combine(target, target, other, elements);
+    }
     terms_.clear();
     for (size_t k = 0; k < step.terms.size(); ++k) {
       terms_.push_back(Address(job, step.terms[k], layout.term_offsets[k], offset, bytes));
