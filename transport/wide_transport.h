@@ -42,7 +42,8 @@ class WideTransport : public Transport {
   // Connects to every peer. All ranks call it at about the same time, after SetPeers.
   // ERRORS  FAILED_PRECONDITION  a peer refuses
   //         UNAVAILABLE          a peer does not answer within the connect timeout
-  //         DEADLINE_EXCEEDED    each message names the rank, its address and the reason
+  //         DEADLINE_EXCEEDED    `deadline` has passed
+  //         Each message names the rank, its address and the reason.
   virtual absl::Status Connect(Deadline deadline) = 0;
 };
 
