@@ -4,8 +4,8 @@
 //   runner facts                                        what the numbers depend on: a line "NAME: VALUE" each
 //
 // KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
-// settings from the environment; direct or bounce, prototypes that sum; both_ways or one_way, which only move bytes between two bare
-// sockets; or fabric_both_ways, fabric_in_pieces or fabric_one_way, which do so over a bare provider of libfabric.
+// settings from the environment; direct or bounce, prototypes that sum; or both_ways or one_way, which only move bytes between two bare
+// sockets.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,15 +22,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/env.h"
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "bench/compare/runner.h"
-#include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
 #include "bench/limits/shared_memory.h"
 #include "bench/report.h"
@@ -41,8 +38,6 @@
 namespace lockstep {
 namespace bench {
 namespace {
-
-constexpr char kLoopback[] = "127.0.0.1";
 
 // One rank: its all-reduce, or what stands for it, and where its vector has to lie (null: anywhere). The call owns what it needs.
 struct Implementation {
@@ -87,26 +82,22 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_cont
   return BareSocket::Connect(static_cast<uint16_t>(runner->page->note), congestion_control);
 }
 
-absl::StatusOr<Implementation> MakeBareLink(const std::string& kind, const std::string& congestion_control,
-                                            lockstep_runner* runner) {
+absl::StatusOr<Implementation> MakeBareSockets(bool one_way, const std::string& congestion_control,
+                                               lockstep_runner* runner) {
   runner->moves_only = 1;
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(congestion_control, runner));
-  std::shared_ptr<BareLink> link = std::make_shared<BareSocket>(std::move(socket));
-  if (absl::StartsWith(kind, "fabric_")) {
-    LOCKSTEP_ASSIGN_OR_RETURN(link, BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), kLoopback, link));
-    if (kind != "fabric_in_pieces") link->set_piece_bytes(BareLink::kWhole);
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, ConnectBareSockets(congestion_control, runner));
+  const auto socket = std::make_shared<BareSocket>(std::move(connected));
   const auto arriving = std::make_shared<std::vector<float>>(runner->bytes_max / sizeof(float));
   Implementation made;
-  if (absl::EndsWith(kind, "one_way")) {
+  if (one_way) {
     // Two ways are one call each.
-    made.call = [link, arriving, sends = runner->rank == 0](float* data, size_t count) mutable {
-      return std::exchange(sends, !sends) ? link->Send(data, count * sizeof(float))
-                                          : link->Receive(arriving->data(), count * sizeof(float));
+    made.call = [socket, arriving, sends = runner->rank == 0](float* data, size_t count) mutable {
+      return std::exchange(sends, !sends) ? socket->Send(data, count * sizeof(float))
+                                          : socket->Receive(arriving->data(), count * sizeof(float));
     };
   } else {
-    made.call = [link, arriving](float* data, size_t count) {
-      return link->Exchange(data, count * sizeof(float), arriving->data(), count * sizeof(float));
+    made.call = [socket, arriving](float* data, size_t count) {
+      return socket->Exchange(data, count * sizeof(float), arriving->data(), count * sizeof(float));
     };
   }
   return made;
@@ -149,8 +140,8 @@ absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& 
   if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
   if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
   if (kind == "direct" || kind == "bounce") return MakePrototype(kind == "direct", runner);
-  for (const char* const known : {"both_ways", "one_way", "fabric_both_ways", "fabric_in_pieces", "fabric_one_way"}) {
-    if (kind == known) return MakeBareLink(kind, congestion_control, runner);
+  if (kind == "both_ways" || kind == "one_way") {
+    return MakeBareSockets(kind == "one_way", congestion_control, runner);
   }
   return absl::InvalidArgumentError("no kind '" + kind + "'");
 }

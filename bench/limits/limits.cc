@@ -1,5 +1,5 @@
-// All-reduce of two ranks beside bare sockets, or beside a bare provider of libfabric, that move the same bytes between the same two
-// processes with no Lockstep code in the way. See --help.
+// All-reduce of two ranks beside bare sockets that move the same bytes between the same two processes with no Lockstep code in the way.
+// See --help.
 //
 // Two ranks' all-reduce moves the whole vector each way: at once when they swap vectors, in two halves around a ring. So its limit is a
 // bare exchange of as many bytes both ways at once. For a few bytes, where nothing overlaps, nothing is faster than a message one way,
@@ -20,27 +20,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/env.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
-#include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"
 #include "comm/world/world.h"
 
-ABSL_FLAG(std::string, transport, "tcp",
-          "what Lockstep goes over: tcp, shm or auto, beside bare sockets; or ofi, beside the provider that "
-          "LOCKSTEP_OFI_PROVIDER names or "
-          "Lockstep would choose");
+ABSL_FLAG(std::string, transport, "tcp", "what Lockstep goes over: auto, shm, tcp or ofi");
 ABSL_FLAG(std::vector<std::string>, congestion, std::vector<std::string>({"", "reno"}),
           "congestion controls of the bare sockets, with commas between; reno is what Lockstep uses on one host, "
           "empty: the system's "
           "default");
-ABSL_FLAG(std::string, host, "127.0.0.1",
-          "where the bare sockets connect: rank 0's IPv4 address; of a provider: this rank's own");
+ABSL_FLAG(std::string, host, "127.0.0.1", "where the bare sockets connect: rank 0's IPv4 address");
 ABSL_FLAG(std::vector<std::string>, sizes,
           std::vector<std::string>({"8", "1K", "8K", "64K", "256K", "1M", "4M", "25M"}),
           "of the vector, with commas between; K, M and G are powers of 1024");
@@ -52,18 +46,16 @@ namespace lockstep {
 namespace bench {
 namespace {
 
-constexpr size_t kPieces[] = {64 << 10, BareLink::kPieceBytes, 1 << 20};
+constexpr size_t kPieces[] = {64 << 10, BareSocket::kPieceBytes, 1 << 20};
 
 struct Options {
   int ranks = 2;
-  bool fabric = false;
   std::vector<int64_t> sizes;
   MeasureOptions measure;
 };
 
 absl::StatusOr<Options> OptionsFromFlags() {
   Options options;
-  options.fabric = absl::GetFlag(FLAGS_transport) == "ofi";
   for (const std::string& text : absl::GetFlag(FLAGS_sizes)) {
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, ParseByteCount(text));
     if (size < 4 || size % 4 != 0) {
@@ -90,21 +82,13 @@ absl::StatusOr<BareSocket> ConnectBareSockets(const ProcessGroup& group, const s
   return listener.Accept();
 }
 
-absl::StatusOr<std::shared_ptr<BareLink>> ConnectBareLink(const ProcessGroup& group, bool fabric,
-                                                          const std::string& congestion_control) {
-  LOCKSTEP_ASSIGN_OR_RETURN(BareSocket connected, ConnectBareSockets(group, congestion_control));
-  const auto socket = std::make_shared<BareSocket>(std::move(connected));
-  if (!fabric) return socket;
-  return BareFabric::Connect(GetEnv("LOCKSTEP_OFI_PROVIDER").value_or(""), absl::GetFlag(FLAGS_host), socket);
-}
-
 // What is compared, each as calls back to back on vectors of `bytes`.
 enum Implementation { kLockstep, kBothWays, kOneWay, kImplementations };
 
 class Comparison {
  public:
-  Comparison(const Options& options, const ProcessGroup& group, BareLink* link)
-      : options_(options), group_(group), link_(link) {}
+  Comparison(const Options& options, const ProcessGroup& group, BareSocket socket)
+      : options_(options), group_(group), socket_(std::move(socket)) {}
 
   absl::StatusOr<Json> Compare(int64_t bytes) {
     out_.resize(bytes / sizeof(float));
@@ -131,17 +115,17 @@ class Comparison {
                 {"one_way_us", Median(us[kOneWay])},
                 {"one_way_ratio", ToJson(QuartilesOf(ratios[kOneWay]))},
                 {"each_way_gbps", static_cast<double>(bytes) / both_ways / 1e3},
-                {"piece_bytes", piece == BareLink::kWhole ? Json() : Json(piece)}};
+                {"piece_bytes", piece == BareSocket::kWhole ? Json() : Json(piece)}};
   }
 
  private:
   // Sets and returns the size of pieces in which bytes go fastest both ways. Small ones go as a whole.
   absl::StatusOr<size_t> FindPiece() {
-    size_t best = BareLink::kWhole;
+    size_t best = BareSocket::kWhole;
     double best_seconds = 0;
-    for (const size_t piece : {kPieces[0], kPieces[1], kPieces[2], BareLink::kWhole}) {
-      if (piece != BareLink::kWhole && out_.size() * sizeof(float) <= piece) continue;
-      link_->set_piece_bytes(piece);
+    for (const size_t piece : {kPieces[0], kPieces[1], kPieces[2], BareSocket::kWhole}) {
+      if (piece != BareSocket::kWhole && out_.size() * sizeof(float) <= piece) continue;
+      socket_.set_piece_bytes(piece);
       LOCKSTEP_ASSIGN_OR_RETURN(const int64_t iterations, WarmUp(group_, options_.measure, CallsOf(kBothWays)));
       LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRound(group_, iterations, CallsOf(kBothWays)));
       if (best_seconds == 0 || seconds < best_seconds) {
@@ -149,7 +133,7 @@ class Comparison {
         best_seconds = seconds;
       }
     }
-    link_->set_piece_bytes(best);
+    socket_.set_piece_bytes(best);
     return best;
   }
 
@@ -162,11 +146,11 @@ class Comparison {
 
   absl::Status Call(int implementation, int64_t number) {
     const size_t bytes = out_.size() * sizeof(float);
-    if (implementation == kBothWays) return link_->Exchange(out_.data(), bytes, in_.data(), bytes);
+    if (implementation == kBothWays) return socket_.Exchange(out_.data(), bytes, in_.data(), bytes);
     if (implementation == kOneWay) {
       // There and back are two calls.
       const bool sends = group_.leads() == (number % 2 == 0);
-      return sends ? link_->Send(out_.data(), bytes) : link_->Receive(in_.data(), bytes);
+      return sends ? socket_.Send(out_.data(), bytes) : socket_.Receive(in_.data(), bytes);
     }
     CollectiveRequest request;
     request.collective = Collective::kAllReduce;
@@ -179,7 +163,7 @@ class Comparison {
 
   const Options& options_;
   const ProcessGroup& group_;
-  BareLink* const link_;
+  BareSocket socket_;
   std::vector<float> out_;
   std::vector<float> in_;
 };
@@ -193,12 +177,11 @@ absl::Status RunRank(const Options& options) {
   report.AddFacts(MachineFacts());
   report.AddFacts({{"transport", group.Routes()}});
   std::vector<std::string> controls = absl::GetFlag(FLAGS_congestion);
-  if (options.fabric || controls.empty()) controls = {""};
+  if (controls.empty()) controls = {""};
   for (const std::string& control : controls) {
-    const std::string name = options.fabric ? "the bare provider"
-                                            : absl::StrCat("bare sockets, congestion control ",
-                                                           control.empty() ? "as the system's" : control);
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<BareLink> link, ConnectBareLink(group, options.fabric, control));
+    const std::string name =
+        absl::StrCat("bare sockets, congestion control ", control.empty() ? "as the system's" : control);
+    LOCKSTEP_ASSIGN_OR_RETURN(BareSocket socket, ConnectBareSockets(group, control));
     report.Begin(absl::StrCat("#\n# all_reduce in place beside ", name,
                               ", that move the same bytes: both ways at once, and one way (half a ping-pong)\n"),
                  {{12, "size", "(B)", "/bytes"},
@@ -211,7 +194,7 @@ absl::Status RunRank(const Options& options) {
                   {13, "quartiles", "", "/one_way_ratio"},
                   {12, "each way", "(GB/s)", "/each_way_gbps", 3},
                   {10, "in pieces", "(B)", "/piece_bytes"}});
-    Comparison comparison(options, group, link.get());
+    Comparison comparison(options, group, std::move(socket));
     for (const int64_t bytes : options.sizes) {
       LOCKSTEP_ASSIGN_OR_RETURN(Json row, comparison.Compare(bytes));
       row["name"] = name;
@@ -228,7 +211,6 @@ absl::Status RunRank(const Options& options) {
 int main(int argc, char** argv) {
   return lockstep::bench::RunBench(
       argc, argv,
-      "times all-reduce between two ranks that it starts on this machine, beside bare sockets or a bare "
-      "provider of libfabric between the same two",
+      "times all-reduce between two ranks that it starts on this machine, beside bare sockets between the same two",
       &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
 }

@@ -2,17 +2,13 @@
 // here, for which a mapping is as shared as for forked processes.
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"
 #include "base/thread.h"
-#include "bench/limits/fabric.h"
 #include "bench/limits/link.h"
 #include "bench/limits/shared_memory.h"
 #include "gmock/gmock.h"
@@ -30,43 +26,49 @@ std::vector<char> Bytes(size_t count, int seed) {
   return bytes;
 }
 
-// Two sides of this process, each doing the same.
-template <typename Do>
-void OnBothSides(const Do& side) {
+// Runs `body` on a thread for each of two ranks.
+template <typename Body>
+void OnTwoRanks(const Body& body) {
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < 2; ++rank) threads.emplace_back("rank", [&body, rank] { body(rank); });
+}
+
+// The same, with a socket between the two.
+template <typename Body>
+void OnBothSides(const Body& body) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareListener listener, BareListener::Create(""));
-  Thread other("other", [&] {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket socket, BareSocket::Connect(listener.port(), ""));
-    side(1, std::make_shared<BareSocket>(std::move(socket)));
+  OnTwoRanks([&](int rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket socket,
+                                  rank == 0 ? listener.Accept() : BareSocket::Connect(listener.port(), ""));
+    body(rank, socket);
   });
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BareSocket socket, listener.Accept());
-  side(0, std::make_shared<BareSocket>(std::move(socket)));
 }
 
 // More than the sockets' buffers hold, so that both ends must read in order to write.
 TEST(BareSocket, ExchangesMoreThanTheSocketsHold) {
-  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
+  OnBothSides([](int side, BareSocket& socket) {
     const size_t count = (size_t{24} << 20) + 13;
     const std::vector<char> out = Bytes(count, side);
     std::vector<char> in(count);
-    EXPECT_THAT(socket->Exchange(out.data(), count, in.data(), count), IsOk());
+    EXPECT_THAT(socket.Exchange(out.data(), count, in.data(), count), IsOk());
     EXPECT_TRUE(in == Bytes(count, 1 - side));
   });
 }
 
 TEST(BareSocket, LeavesTheNextMessageInTheSocketAndTellsThatThePeerIsGone) {
-  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
+  OnBothSides([](int side, BareSocket& socket) {
     if (side == 0) {
-      EXPECT_THAT(socket->Send("onetwo", 6), IsOk());
+      EXPECT_THAT(socket.Send("onetwo", 6), IsOk());
       return;
     }
-    socket->set_piece_bytes(1 << 20);
+    socket.set_piece_bytes(1 << 20);
     char text[4] = "";
-    ASSERT_THAT(socket->Receive(text, 3), IsOk());
+    ASSERT_THAT(socket.Receive(text, 3), IsOk());
     EXPECT_STREQ(text, "one");
-    ASSERT_THAT(socket->Receive(text, 3), IsOk());
+    ASSERT_THAT(socket.Receive(text, 3), IsOk());
     EXPECT_STREQ(text, "two");
-    EXPECT_THAT(socket->Receive(text, 0), IsOk());
-    EXPECT_THAT(socket->Receive(text, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
+    EXPECT_THAT(socket.Receive(text, 0), IsOk());
+    EXPECT_THAT(socket.Receive(text, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("closed")));
   });
 }
 
@@ -76,40 +78,6 @@ TEST(BareSocket, RefusesAddressesAndCongestionControlsThatThereAreNot) {
   EXPECT_THAT(BareSocket::Connect(1, "", "::1"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'::1' is no IPv4 address")));
   EXPECT_THAT(BareListener::Create("no-such"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
-}
-
-class BareFabricOver : public ::testing::TestWithParam<std::string> {};
-
-// Both ways: what is injected, sent at once, by rendezvous, and in pieces of which the last one is shorter.
-TEST_P(BareFabricOver, ExchangesBothWays) {
-  OnBothSides([](int side, const std::shared_ptr<BareSocket>& socket) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<BareFabric> fabric,
-                                  BareFabric::Connect(GetParam(), "127.0.0.1", socket));
-    EXPECT_EQ(fabric->provider(), GetParam());
-    for (const size_t piece_bytes : {BareFabric::kWhole, BareFabric::kPieceBytes}) {
-      fabric->set_piece_bytes(piece_bytes);
-      for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{300'000}, (size_t{5} << 20) + 13}) {
-        const std::vector<char> out = Bytes(bytes, side);
-        std::vector<char> in(bytes);
-        ASSERT_THAT(fabric->Exchange(out.data(), bytes, in.data(), bytes), IsOk());
-        EXPECT_TRUE(in == Bytes(bytes, 1 - side)) << bytes << " bytes";
-      }
-    }
-    // Until the other has everything, too: what moves its bytes is this side's polling.
-    char byte = 0;
-    EXPECT_THAT(fabric->Exchange(&byte, 1, &byte, 1), IsOk());
-    EXPECT_THAT(socket->Exchange(&byte, 1, &byte, 1), IsOk());
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Providers, BareFabricOver, ::testing::Values("tcp;ofi_rxm", "net;ofi_rxm"),
-                         [](const auto& info) { return info.param.substr(0, 3); });
-
-TEST(BareFabric, AProviderThatDoesNotExistIsAnError) {
-  OnBothSides([](int, const std::shared_ptr<BareSocket>& socket) {
-    EXPECT_THAT(BareFabric::Connect("no-such", "127.0.0.1", socket),
-                StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such")));
-  });
 }
 
 constexpr size_t kCounts[] = {1, 2, 15, 16, 17, 1000, 40'000, 300'001};
@@ -136,13 +104,6 @@ TEST(Add, AddsToBoth) {
     EXPECT_EQ(a[count], static_cast<float>(count));
     EXPECT_EQ(b[count], 2);
   }
-}
-
-// Runs `body` on a thread for each of two ranks.
-template <typename Body>
-void OnTwoRanks(const Body& body) {
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < 2; ++rank) threads.emplace_back("rank", [&body, rank] { body(rank); });
 }
 
 // Runs an all-reduce of each count on the vector, which has an element more than the largest.

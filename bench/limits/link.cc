@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
@@ -16,6 +17,27 @@
 namespace lockstep {
 namespace bench {
 namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+
+// Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
+class Patience {
+ public:
+  void Moved() { idle_polls_ = 0; }
+
+  // After a poll that moved nothing.
+  absl::Status NothingMoved() {
+    if (++idle_polls_ % kPollsPerLook != 0) return absl::OkStatus();
+    if (idle_polls_ == kPollsPerLook) deadline_ = Deadline::After(kPatience);
+    return deadline_.passed() ? absl::DeadlineExceededError("the peer does not move") : absl::OkStatus();
+  }
+
+ private:
+  static constexpr int kPollsPerLook = 4096;
+
+  int idle_polls_ = 0;
+  Deadline deadline_ = Deadline::Infinite();
+};
 
 absl::StatusOr<SocketAddress> AddressOf(const std::string& host, uint16_t port) {
   absl::StatusOr<SocketAddress> address = SocketAddress::Parse(absl::StrCat(host, ":", port));
@@ -40,7 +62,7 @@ bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control,
                                                const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, port));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(BarePatience::kPatience)));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(kPatience)));
   LOCKSTEP_RETURN_IF_ERROR(Tune(socket.get(), congestion_control));
   return BareSocket(std::move(socket));
 }
@@ -65,7 +87,7 @@ absl::StatusOr<ssize_t> BareSocket::ReceiveSome(char* data, size_t bytes) {
 absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) {
   const char* source = static_cast<const char*>(out);
   char* target = static_cast<char*>(in);
-  BarePatience patience;
+  Patience patience;
   while (out_bytes > 0 || in_bytes > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(const ssize_t sent, SendSome(source, out_bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(const ssize_t received, ReceiveSome(target, in_bytes));
@@ -96,7 +118,7 @@ absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_
 
 absl::StatusOr<BareSocket> BareListener::Accept() {
   pollfd waiting = {socket_.get(), POLLIN, 0};
-  const int ready = poll(&waiting, 1, Deadline::After(BarePatience::kPatience).remaining_ms());
+  const int ready = poll(&waiting, 1, Deadline::After(kPatience).remaining_ms());
   if (ready < 0) return ErrnoStatus(errno, "poll");
   if (ready == 0) return absl::DeadlineExceededError("the other process does not connect");
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Accept(socket_.get(), /*peer=*/nullptr));

@@ -1,4 +1,4 @@
-// BareLink: two processes that swap bytes with as little in between as the medium allows. Lockstep's transports are measured against
+// BareSocket: two processes that swap bytes over one TCP connection, with nothing in between. Lockstep's transports are measured against
 // it. None of their code moves a byte here.
 //
 // Not thread-safe. A transfer polls and never sleeps, so both processes need a core of their own.
@@ -9,7 +9,6 @@
 #ifndef BENCH_LIMITS_LINK_H_
 #define BENCH_LIMITS_LINK_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,55 +21,22 @@
 namespace lockstep {
 namespace bench {
 
-class BareLink {
+class BareSocket {
  public:
-  virtual ~BareLink() = default;
-
-  absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
-  absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
-  // Moves bytes both ways at once. The other side makes the matching call.
-  virtual absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) = 0;
-
-  // Bytes travel in pieces of at most so many. A piece is a system call, or a message of which a few are in flight. Which size is the
-  // best depends on the medium and on the size of the transfer.
-  virtual void set_piece_bytes(size_t bytes) = 0;
-  static constexpr size_t kPieceBytes = size_t{256} << 10;  // unless it is set
+  static constexpr size_t kPieceBytes = size_t{256} << 10;
   static constexpr size_t kWhole = SIZE_MAX;
-};
 
-// Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
-class BarePatience {
- public:
-  void Moved() { idle_polls_ = 0; }
-
-  // After a poll that moved nothing.
-  absl::Status NothingMoved() {
-    if (++idle_polls_ % kPollsPerLook != 0) return absl::OkStatus();
-    const Clock::time_point now = Clock::now();
-    if (idle_polls_ == kPollsPerLook) idle_since_ = now;
-    if (now - idle_since_ > kPatience) return absl::DeadlineExceededError("the peer does not move");
-    return absl::OkStatus();
-  }
-
-  static constexpr std::chrono::seconds kPatience{30};
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr int kPollsPerLook = 4096;
-
-  int idle_polls_ = 0;
-  Clock::time_point idle_since_;
-};
-
-// One TCP connection. Non-blocking.
-class BareSocket : public BareLink {
- public:
   // Connects to a BareListener at an IPv4 address. `congestion_control`: a name that the kernel knows; empty: its default.
   static absl::StatusOr<BareSocket> Connect(uint16_t port, const std::string& congestion_control,
                                             const std::string& host = "127.0.0.1");
 
-  void set_piece_bytes(size_t bytes) override { piece_bytes_ = bytes; }
-  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) override;
+  // A system call moves at most so many bytes; kPieceBytes unless it is set. Which size is the best depends on that of the transfer.
+  void set_piece_bytes(size_t bytes) { piece_bytes_ = bytes; }
+
+  absl::Status Send(const void* data, size_t bytes) { return Exchange(data, bytes, nullptr, 0); }
+  absl::Status Receive(void* data, size_t bytes) { return Exchange(nullptr, 0, data, bytes); }
+  // Moves bytes both ways at once. The other side makes the matching call.
+  absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes);
 
  private:
   friend class BareListener;
