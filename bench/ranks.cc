@@ -1,13 +1,13 @@
 #include "bench/ranks.h"
 
-#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -74,19 +74,13 @@ int Complain(const absl::Status& status, int exit_status) {
 
 bool IsRank() { return getenv("LOCKSTEP_RANK") != nullptr; }
 
-absl::StatusOr<std::string> ThisProgram() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  if (length < 0) return ErrnoStatus(errno, "read /proc/self/exe");
-  return std::string(path, length);
-}
-
 int RunAsRanks(int ranks, char** argv) {
-  const absl::StatusOr<std::string> program = ThisProgram();
-  if (!program.ok()) return Complain(program.status());
+  std::error_code error;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Complain(absl::UnavailableError("read /proc/self/exe: " + error.message()));
   LaunchOptions options;
   options.world_size = ranks;
-  options.command.push_back(*program);
+  options.command.push_back(program);
   for (char** word = argv + 1; *word != nullptr; ++word) options.command.emplace_back(*word);
   options.foreground_rank = 0;
   const absl::StatusOr<LaunchResult> result = Launch(options);

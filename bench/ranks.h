@@ -33,19 +33,20 @@ int Complain(const absl::Status& status, int exit_status = kFailed);
 // Whether a launcher started this process as a rank.
 bool IsRank();
 
-absl::StatusOr<std::string> ThisProgram();
-
 // Runs this program again, with the same arguments, as so many ranks. Rank 0 keeps the terminal. Reports a rank that fails on stderr.
 // Returns the exit status for this process.
 int RunAsRanks(int ranks, char** argv);
 
-// The main function of a benchmark. `read` reads the options, among them the number of `ranks`, from flags. Each rank runs `run`.
+// The main function of a benchmark. `read` reads the options, among them the number of `ranks`, from flags. UNAVAILABLE: what they ask
+// for is not on this machine (kSkipped). Each rank runs `run`.
 template <typename Options>
 int RunBench(int argc, char** argv, const char* usage, absl::StatusOr<Options> (*read)(),
              absl::Status (*run)(const Options&)) {
   ParseFlags(argc, argv, usage);
   const absl::StatusOr<Options> options = read();
-  if (!options.ok()) return Complain(options.status(), kWrongUsage);
+  if (!options.ok()) {
+    return Complain(options.status(), absl::IsUnavailable(options.status()) ? kSkipped : kWrongUsage);
+  }
   if (!IsRank() && options->ranks > 1) return RunAsRanks(options->ranks, argv);
   const absl::Status status = run(*options);
   return status.ok() ? 0 : Complain(status);

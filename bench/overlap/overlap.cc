@@ -1,17 +1,13 @@
 // How well communication hides behind computation, on the gradients of real models. See --help.
 
-#include <dirent.h>
-#include <netinet/in.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -33,7 +29,6 @@
 #include "bench/ranks.h"
 #include "bench/report.h"
 #include "comm/communicator.h"
-#include "comm/schedule/verify/cost_table.h"
 #include "comm/world/device_backend.h"
 #include "comm/world/world.h"
 #include "reducer/reducer.h"
@@ -51,12 +46,6 @@ ABSL_FLAG(std::string, device, "host",
 ABSL_FLAG(std::string, backend, "auto",
           "with --device cuda, what brings gradients to the other ranks: nccl, staged or auto");
 ABSL_FLAG(std::string, transport, "", "auto, shm, tcp or ofi; empty: as LOCKSTEP_TRANSPORT says");
-ABSL_FLAG(
-    std::string, link, "",
-    "put each rank on an emulated host, with links of this rate between them, as tc writes it (1gbit); needs root and "
-    "iproute2: without them, as with --throttle");
-ABSL_FLAG(bool, throttle, false,
-          "with --link, the kernel paces each connection as such a link would, instead of emulating hosts");
 ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; below 0: the reducer's default");
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
@@ -81,17 +70,11 @@ absl::Status SetCap(double mib, size_t* cap_bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> LinkBytesPerSecond(const std::string& link) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const double ns_per_byte, ParseBandwidth(link));
-  return 1e9 / ns_per_byte;
-}
-
 struct Options {
   int ranks = 2;
   ModelTable model;
   ComputeKind compute = ComputeKind::kBusy;
   bool on_gpu = false;
-  double link_bytes_per_second = 0;  // with --throttle
   // Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
 };
@@ -114,15 +97,7 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (options.on_gpu && options.compute != ComputeKind::kStream) {
     return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
   }
-  const std::string link = absl::GetFlag(FLAGS_link);
-  const std::string transport = absl::GetFlag(FLAGS_transport);
-  if (!link.empty() && (transport == "shm" || transport == "ofi")) {
-    return invalid("shared memory and libfabric have no link: --link goes with --transport tcp or auto");
-  }
-  if (absl::GetFlag(FLAGS_throttle)) {
-    if (link.empty()) return invalid("--throttle goes with --link");
-    LOCKSTEP_ASSIGN_OR_RETURN(options.link_bytes_per_second, LinkBytesPerSecond(link));
-  }
+  if (options.on_gpu) LOCKSTEP_RETURN_IF_ERROR(CudaDeviceCount().status());
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_bucket_cap_mb), &caps.back()));
@@ -137,28 +112,6 @@ absl::StatusOr<Options> OptionsFromFlags() {
     return invalid("there must be a round at least, of a millisecond");
   }
   return options;
-}
-
-// Has the kernel pace what this process sends over each of its TCP connections (socket(7), SO_MAX_PACING_RATE), the control
-// channel's too.
-//
-// ERRORS  FAILED_PRECONDITION  there is no TCP connection at all
-// The half of a segment that the kernel sends early after a pause is all that it gains on a link of that rate. Not emulated: a link's
-// latency; that a rank which sends to several others at once shares its link among them; receivers that several ranks send to.
-absl::Status PaceConnections(double bytes_per_second) {
-  const auto rate = static_cast<uint64_t>(bytes_per_second);
-  int paced = 0;
-  DIR* const descriptors = opendir("/proc/self/fd");
-  if (descriptors == nullptr) return ErrnoStatus(errno, "open /proc/self/fd");
-  while (const dirent* const entry = readdir(descriptors)) {
-    const int descriptor = atoi(entry->d_name);  // "." and "..": 0, which is no socket of ours
-    int protocol = 0;
-    socklen_t length = sizeof(protocol);
-    if (getsockopt(descriptor, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 || protocol != IPPROTO_TCP) continue;
-    if (setsockopt(descriptor, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)) == 0) ++paced;
-  }
-  closedir(descriptors);
-  return paced > 0 ? absl::OkStatus() : absl::FailedPreconditionError("there is no TCP connection to pace");
 }
 
 // Where a program's gradients are, with what computes them and a communicator that reaches them.
@@ -209,8 +162,6 @@ class OverlapProgram {
 
   absl::Status Run() {
     LOCKSTEP_RETURN_IF_ERROR(MakeReplay());
-    // Ranks connect when they first send: two steps have been gone through.
-    if (absl::GetFlag(FLAGS_throttle)) LOCKSTEP_RETURN_IF_ERROR(PaceConnections(options_.link_bytes_per_second));
     LOCKSTEP_RETURN_IF_ERROR(MakeComputation());
     LOCKSTEP_ASSIGN_OR_RETURN(const int steps, WarmUp());
     if (group_.leads()) Describe(steps);
@@ -284,11 +235,7 @@ class OverlapProgram {
     return replay_->CommunicationOnly(steps, /*background=*/options_.compute == ComputeKind::kBusy);
   }
 
-  static double Total(const std::vector<double>& values) {
-    double sum = 0;
-    for (const double value : values) sum += value;
-    return sum;
-  }
+  static double Total(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
   // The four kinds of steps in turn, beginning with another one each round.
   absl::Status RunRound(int number, int steps) {
@@ -317,9 +264,9 @@ class OverlapProgram {
     }
     std::vector<BucketCost> buckets;
     for (size_t b = 0; b < found_.buckets.size(); ++b) {
-      const double processor = options_.compute == ComputeKind::kBusy ? wire.processor_seconds[b] : 0;
-      buckets.push_back({compute.ready_seconds[b], wire.seconds[b], processor});
-      found_.buckets[b].costs.push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
+      buckets.push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
+      found_.buckets[b].costs.push_back(buckets.back());
+      if (options_.compute != ComputeKind::kBusy) buckets.back().processor_seconds = 0;
     }
     round.compute = compute.seconds;
     round.communication = Total(wire.seconds);
@@ -330,16 +277,12 @@ class OverlapProgram {
 
   void Describe(int steps) {
     const auto flag = [](bool set, const char* text) { return set ? text : ""; };
-    const std::string link = absl::GetFlag(FLAGS_link);
     Facts facts = MachineFacts();
     const auto add = [&facts](const char* name, const std::string& value) { facts.emplace_back(name, value); };
     add("ranks", absl::StrCat(group_.size(),
                               flag(absl::GetFlag(FLAGS_pin), ", each on a core of its own where there are as many")));
     if (options_.on_gpu) add("gradients on", place_.text);
-    add("transport",
-        absl::StrCat(group_.Routes(), link.empty()                    ? ""
-                                      : absl::GetFlag(FLAGS_throttle) ? ", paced as by links of " + link
-                                                                      : ", hosts emulated, links of " + link));
+    add("transport", group_.Routes());
     add("model",
         absl::StrFormat("%s, %d parameters, %d elements of f32; costs of %s, %.4g multiplications", model_.name,
                         model_.parameters.size(), model_.elements(), model_.example, model_.multiply_adds()));
@@ -374,71 +317,22 @@ class OverlapProgram {
 // NCCL refuses them.
 absl::Status RunRank(const Options& options) {
   WorldOptions world_options;
-  world_options.transport = absl::GetFlag(FLAGS_throttle) ? "tcp" : absl::GetFlag(FLAGS_transport);
+  world_options.transport = absl::GetFlag(FLAGS_transport);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
                             JoinWorld(world_options, options.ranks, absl::GetFlag(FLAGS_pin)));
   LOCKSTEP_ASSIGN_OR_RETURN(const Place place, FindPlace(options, world->communicator()));
   return OverlapProgram(options, place).Run();
 }
 
-// Hosts of the ranks' own, which this machine emulates by tools/emulated-hosts: it runs this program again, with the same arguments, as
-// ranks in network namespaces with links between them. Returns only where it does not: 77 where namespaces are not permitted.
-int BecomeEmulatedHosts(int ranks, const std::string& link, char** argv) {
-  const absl::StatusOr<std::string> program = ThisProgram();
-  if (!program.ok()) return Complain(program.status());
-  // Beside the program as Bazel lays it out, or where a test is started.
-  std::string tool = *program + ".runfiles/lockstep/tools/emulated-hosts";
-  if (access(tool.c_str(), X_OK) != 0) tool = "tools/emulated-hosts";
-  if (access(tool.c_str(), X_OK) != 0) {
-    return Complain(absl::NotFoundError(
-        absl::StrCat("no ", tool, " in ", *program, ".runfiles/lockstep nor in this folder: --link needs it")));
-  }
-  // What else is wrong it says itself, when it is run for the measurement.
-  const int status = std::system(absl::StrCat("'", tool, "' --hosts 1 -- true >/dev/null 2>&1").c_str());
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) return kSkipped;
-  std::vector<std::string> words = {tool, "--hosts", absl::StrCat(ranks), "--rate", link, "--", *program};
-  for (char** word = argv + 1; *word != nullptr; ++word) words.emplace_back(*word);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  execv(tool.c_str(), pointers.data());
-  return Complain(ErrnoStatus(errno, absl::StrCat("run ", tool)));
-}
-
-// Without network namespaces.
-int RunThrottled(int ranks, const std::string& link, char** argv) {
-  if (const absl::Status rate = LinkBytesPerSecond(link).status(); !rate.ok()) {
-    return Complain(rate, kWrongUsage);
-  }
-  std::vector<char*> words;
-  for (char** word = argv; *word != nullptr; ++word) words.push_back(*word);
-  std::string throttle = "--throttle";
-  words.push_back(throttle.data());
-  words.push_back(nullptr);
-  return RunAsRanks(ranks, words.data());
-}
-
-int Main(int argc, char** argv) {
-  ParseFlags(argc, argv,
-             "replays the training steps of a model on ranks that it starts on this machine: its gradients in their "
-             "order, and computation that takes its time; prints steps with and without overlap beside the ideal");
-  const absl::StatusOr<Options> options = OptionsFromFlags();
-  if (!options.ok()) return Complain(options.status(), kWrongUsage);
-  if (IsRank()) {
-    const absl::Status status = RunRank(*options);
-    return status.ok() ? 0 : Complain(status);
-  }
-  if (options->on_gpu) {
-    if (const absl::Status gpus = CudaDeviceCount().status(); !gpus.ok()) return Complain(gpus, kSkipped);
-  }
-  const std::string link = absl::GetFlag(FLAGS_link);
-  if (link.empty() || absl::GetFlag(FLAGS_throttle)) return RunAsRanks(options->ranks, argv);
-  const int exit_status = BecomeEmulatedHosts(options->ranks, link, argv);
-  return exit_status == kSkipped ? RunThrottled(options->ranks, link, argv) : exit_status;
-}
-
 }  // namespace
 }  // namespace bench
 }  // namespace lockstep
 
-int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::bench::RunBench(argc, argv,
+                                   "replays the training steps of a model on ranks that it starts on this machine, or "
+                                   "that a launcher has started anywhere: its gradients in their order, and "
+                                   "computation that takes its time; prints steps with and without overlap beside the "
+                                   "ideal",
+                                   &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
+}

@@ -46,17 +46,6 @@ grep -q '^# bucket caps: 262144, 2097152 B, from the last gradients$' "$output" 
 grep -q '^# compute: away, .*: chosen so that backward takes as long as communication$' "$output" ||
   fail "the choice is not told"
 
-# Hosts of their own, where that is permitted; else, and when asked for, paced connections.
-"$overlap" --link=1gbit --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "emulated hosts failed"
-expect_rows
-grep -q '^# transport: tcp .*, \(hosts emulated, links\|paced as by links\) of 1gbit$' "$output" ||
-  fail "the link is not told"
-"$overlap" --link=1gbit --throttle --compute=busy --json="$json" "${quick[@]}" >"$output" 2>&1 || fail "throttle failed"
-expect_rows
-grep -q '^# transport: tcp .*, paced as by links of 1gbit$' "$output" || fail "that it is throttled is not told"
-# 4.8 MB take 38 ms; the kernel may send half a segment early after each pause.
-awk '/^communication only/ { exit !($3 >= 36) }' "$output" || fail "faster than the link"
-
 # On a GPU, where there is one.
 status=0
 "$overlap" --device=cuda --compute=stream --backend=staged "${quick[@]}" >"$output" 2>&1 || status=$?
@@ -78,15 +67,10 @@ expect_refusal() { # message flag...
 }
 expect_refusal "no model 'vgg'" --model=vgg
 expect_refusal "no way to compute 'idle'" --compute=idle
-expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=shm
-expect_refusal 'throttle goes with --link' --throttle
-expect_refusal "'fast'" --throttle --link=fast
-expect_refusal "'0gbit'" --throttle --link=0gbit
 expect_refusal "no device 'tpu'" --device=tpu
 expect_refusal 'gradients on a GPU are computed by a stream' --device=cuda
 expect_refusal '1 ranks have nothing to average' --nproc=1
 for ms in -1 nan inf; do expect_refusal 'a step cannot compute for' --compute_ms=$ms; done
-expect_refusal 'shared memory and libfabric have no link' --link=1gbit --transport=ofi
 expect_refusal 'a round at least' --rounds=0
 expect_refusal 'of a millisecond' --round_ms=0
 expect_refusal "'mlp' is no flag" mlp
