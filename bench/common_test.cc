@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/rank.h"
@@ -19,27 +20,19 @@ namespace lockstep {
 namespace bench {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(QuartilesOf, TakesMeasurementsInAnyOrder) {
-  const Quartiles quartiles = QuartilesOf({5, 1, 4, 2, 3});
-  EXPECT_DOUBLE_EQ(quartiles.low, 2);
-  EXPECT_DOUBLE_EQ(quartiles.median, 3);
-  EXPECT_DOUBLE_EQ(quartiles.high, 4);
-}
-
-TEST(QuartilesOf, InterpolatesBetweenTwo) {
-  const Quartiles quartiles = QuartilesOf({10, 20});
-  EXPECT_DOUBLE_EQ(quartiles.low, 12.5);
-  EXPECT_DOUBLE_EQ(quartiles.median, 15);
-  EXPECT_DOUBLE_EQ(quartiles.high, 17.5);
-}
-
-TEST(QuartilesOf, OneOrNoMeasurementHasNoSpread) {
-  EXPECT_DOUBLE_EQ(QuartilesOf({7}).low, 7);
-  EXPECT_DOUBLE_EQ(QuartilesOf({7}).high, 7);
-  EXPECT_DOUBLE_EQ(Median({}), 0);
+TEST(QuartilesOf, LieBetweenMeasurementsInAnyOrderLinearly) {
+  const auto quartiles = [](const std::vector<double>& values) {
+    const Quartiles found = QuartilesOf(values);
+    return std::vector<double>{found.low, found.median, found.high};
+  };
+  EXPECT_THAT(quartiles({5, 1, 4, 2, 3}), ElementsAre(2, 3, 4));
+  EXPECT_THAT(quartiles({10, 20}), ElementsAre(12.5, 15, 17.5));
+  EXPECT_THAT(quartiles({7}), Each(7));
+  EXPECT_THAT(quartiles({}), Each(0));
 }
 
 TEST(RoutesIn, NamesEachRouteToOthersOnce) {

@@ -1,5 +1,7 @@
 #include "bench/model.h"
 
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,10 +14,7 @@ namespace {
 // Adds layers in the order of definition.
 class Layers {
  public:
-  Layers(const std::string& name, const std::string& example) {
-    table_.name = name;
-    table_.example = example;
-  }
+  Layers(const std::string& name, const std::string& example) : table_{name, example, {}} {}
 
   void Tensor(const std::string& name, std::vector<int64_t> shape, double multiply_adds = 0) {
     table_.parameters.push_back({name, std::move(shape), multiply_adds});
@@ -151,9 +150,7 @@ ModelTable Mlp() {
 }  // namespace
 
 int64_t ModelParameter::elements() const {
-  int64_t product = 1;
-  for (const int64_t extent : shape) product *= extent;
-  return product;
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 int64_t ModelTable::elements() const {

@@ -160,14 +160,6 @@ uint64_t Pattern::CountWrong(const Tile& tile, int64_t begin, const void* data, 
   return wrong;
 }
 
-uint64_t Pattern::CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const {
-  return CountWrong(inputs_[rank.value()], begin, data, count);
-}
-
-uint64_t Pattern::CountWrongSum(int64_t begin, const void* data, size_t count) const {
-  return CountWrong(sum_, begin, data, count);
-}
-
 CaseSize SizeOfCase(const CaseKind& kind, int ranks, int64_t bytes) {
   CaseSize size;
   if (!kind.operation.has_data()) return size;
@@ -188,13 +180,11 @@ Case::Case(const CaseKind& kind, const CaseSize& size, Communicator* communicato
       block_(size.count / communicator->size()),
       input_(first),
       output_(kind.in_place ? first : second) {
-  const Operation& operation = kind_.operation;
   if (kind_.in_place) {
-    const size_t own_offset = OwnBlock().begin * SizeOf(kind_.dtype);
-    if (operation.is(Collective::kAllGather) || operation.is(Collective::kGather)) input_ += own_offset;
-    if (operation.is(Collective::kReduceScatter) || operation.is(Collective::kScatter)) output_ += own_offset;
+    input_ += PartOf(Window::kInput).begin * SizeOf(kind_.dtype);
+    output_ += PartOf(Window::kOutput).begin * SizeOf(kind_.dtype);
   }
-  request_.collective = operation.collective;
+  request_.collective = kind_.operation.collective;
   request_.dtype = kind_.dtype;
   request_.op = ReduceOp::kSum;
   request_.root = kind_.root;
@@ -205,35 +195,17 @@ Case::Case(const CaseKind& kind, const CaseSize& size, Communicator* communicato
 
 Case::Part Case::OwnBlock() const { return {static_cast<int64_t>(communicator_->rank().value() * block_), block_}; }
 
-Case::Part Case::PartOf(Buffer buffer) const {
-  const bool input = buffer == Buffer::kInput;
-  const Part whole = {0, size_.count};
-  const Part at_root = {0, communicator_->rank() == kind_.root ? size_.count : 0};
-  if (kind_.operation.messages) return whole;
-  switch (kind_.operation.collective) {
-    case Collective::kBroadcast:
-      return input ? at_root : whole;
-    case Collective::kReduce:
-      return input ? whole : at_root;
-    case Collective::kAllGather:
-      return input ? OwnBlock() : whole;
-    case Collective::kReduceScatter:
-      return input ? whole : OwnBlock();
-    case Collective::kGather:
-      return input ? OwnBlock() : at_root;
-    case Collective::kScatter:
-      return input ? at_root : OwnBlock();
-    case Collective::kAllReduce:
-    case Collective::kAllToAll:
-    case Collective::kBarrier:
-      break;
-  }
-  return whole;
+Case::Part Case::PartOf(Window window) const {
+  const Operation& operation = kind_.operation;
+  if (operation.has_blocks() && IsOwnBlock(operation.collective, window)) return OwnBlock();
+  const bool root_gives = operation.is(Collective::kBroadcast) || operation.is(Collective::kScatter);
+  const bool at_root_alone = operation.has_root() && root_gives == (window == Window::kInput);
+  return {0, at_root_alone && communicator_->rank() != kind_.root ? 0 : size_.count};
 }
 
 void Case::Fill() {
-  const Part input = PartOf(Buffer::kInput);
-  std::memset(output_, kWrongByte, PartOf(Buffer::kOutput).count * SizeOf(kind_.dtype));
+  const Part input = PartOf(Window::kInput);
+  std::memset(output_, kWrongByte, PartOf(Window::kOutput).count * SizeOf(kind_.dtype));
   pattern_->FillInput(communicator_->rank(), input.begin, input_, input.count);
 }
 
@@ -268,7 +240,7 @@ Rank Case::Neighbour(int distance) const {
 uint64_t Case::CountWrong() const {
   uint64_t wrong = CountWrongOutput();
   if (!kind_.in_place) {
-    const Part input = PartOf(Buffer::kInput);
+    const Part input = PartOf(Window::kInput);
     wrong += pattern_->CountWrongInput(communicator_->rank(), input.begin, input_, input.count);
   }
   return wrong;
@@ -276,7 +248,7 @@ uint64_t Case::CountWrong() const {
 
 uint64_t Case::CountWrongOutput() const {
   const Operation& operation = kind_.operation;
-  const Part output = PartOf(Buffer::kOutput);
+  const Part output = PartOf(Window::kOutput);
   if (operation.messages) return pattern_->CountWrongInput(Neighbour(-1), 0, output_, output.count);
   if (operation.is(Collective::kBroadcast) || operation.is(Collective::kScatter)) {
     return pattern_->CountWrongInput(kind_.root, output.begin, output_, output.count);

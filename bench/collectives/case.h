@@ -63,8 +63,12 @@ class Pattern {
   void FillInput(Rank rank, int64_t begin, void* target, size_t count) const;
 
   // How many of the elements differ from elements [begin, begin + count) of a rank's input, or of the sum.
-  uint64_t CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const;
-  uint64_t CountWrongSum(int64_t begin, const void* data, size_t count) const;
+  uint64_t CountWrongInput(Rank rank, int64_t begin, const void* data, size_t count) const {
+    return CountWrong(inputs_[rank.value()], begin, data, count);
+  }
+  uint64_t CountWrongSum(int64_t begin, const void* data, size_t count) const {
+    return CountWrong(sum_, begin, data, count);
+  }
 
  private:
   // The first two periods of a vector. A whole period begins at each element of the first one.
@@ -116,9 +120,8 @@ class Case {
     int64_t begin = 0;
     size_t count = 0;
   };
-  enum class Buffer { kInput, kOutput };
   Part OwnBlock() const;
-  Part PartOf(Buffer buffer) const;  // which part of the vector lies in a buffer
+  Part PartOf(Window window) const;  // which part of the vector lies in the input or the output
   absl::Status RunMessages();
   uint64_t CountWrongOutput() const;
   Rank Neighbour(int distance) const;

@@ -75,27 +75,22 @@ class Misbehaviour(unittest.TestCase):
         small = self.outcome(fake('good', bytes_max=8))
         self.assertEqual((small.dropped, list(small.rounds)), ('', [8]))
 
-    def dropped(self, pattern, how, **settings):
-        self.assertRegex(self.outcome(fake(how, **settings)).dropped, pattern)
+    def test_whatever_it_does_it_is_dropped_with_the_reason(self):
+        for how, reason in (
+                ('wrong', '^at 8: 1 elements are wrong$'),
+                ('fails', 'at 8: rank 1: out of ink'),
+                # Rank 0 waits for rank 1 in the meantime.
+                ('dies', r'at 8: the launcher exited with status \d+; it wrote: .*last words; .*rank 1 .* was killed by signal 6'),
+                ('hangs', "at 8: ranks? (0, )?1 did not answer 'run 8 3' in time"),
+                ('deaf', "did not answer 'run 8 3' in time"),  # to SIGTERM: it is killed
+                ('forks', '^$'),  # behaves, and leaves a process that must not outlive it
+                ('refuses', '^at its start: rank 1: no paper$')):
+            with self.subTest(how), tempfile.TemporaryDirectory() as self.folder:
+                self.assertRegex(self.outcome(fake(how)).dropped, reason)
 
-    def test_wrong_sums_drop_it(self):
-        self.dropped('^at 8: 1 elements are wrong$', 'wrong')
-
-    def test_an_error_drops_it_with_its_words(self):
-        self.dropped('at 8: rank 1: out of ink', 'fails')
-
-    def test_death_drops_it_with_how_and_its_last_words(self):
-        # Rank 0 waits for rank 1 in the meantime.
-        self.dropped(r'at 8: the launcher exited with status \d+; it wrote: .*last words; .*rank 1 .* was killed by signal 6 \(SIGABRT\)', 'dies')
-
-    def test_silence_drops_it_when_patience_ends(self):
-        self.dropped("at 8: ranks? (0, )?1 did not answer 'run 8 3' in time", 'hangs')
-
-    def test_what_ignores_sigterm_is_killed(self):
-        self.dropped("did not answer 'run 8 3' in time", 'deaf')
-
-    def test_what_a_rank_started_is_ended_with_it(self):
-        self.dropped('^$', 'forks')
+    def test_who_does_not_start_in_time_is_dropped(self):
+        self.options.start_patience_s = 5  # rank 0 must have started
+        self.assertEqual(self.outcome(fake('silent')).dropped, 'at its start: rank 1 did not start in time')
 
     def test_a_launcher_that_starts_the_ranks_itself_is_measured(self):
         good = self.outcome(launched('good'))
@@ -108,13 +103,6 @@ class Misbehaviour(unittest.TestCase):
 
     def test_the_death_of_a_launchers_rank_drops_it_with_its_last_words(self):
         self.assertRegex(self.outcome(launched('dies')).dropped, '^at 8: the launcher exited with status 3; it wrote: .*last words')
-
-    def test_a_refusal_at_the_start_is_the_reason(self):
-        self.dropped('^at its start: rank 1: no paper$', 'refuses')
-
-    def test_who_does_not_start_in_time_is_dropped(self):
-        self.options.start_patience_s = 5  # rank 0 must have started
-        self.dropped('^at its start: rank 1 did not start in time$', 'silent')
 
     def test_a_program_that_is_not_there_is_the_reason(self):
         missing = Implementation('missing', 'peer', '', ['./no-such-runner'])

@@ -72,11 +72,11 @@ def facts_text(facts):
     return ''.join(f'# {name}: {value}\n' for name, value in facts.items())
 
 
-def grid(comparison, width, headings, cell):
-    """A row for each size. Every line but the rows begins with "#"."""
-    lines = ['#' + f'{"size":>9}' + ''.join(f'  {heading:>{width}}' for heading in headings)]
-    for size in comparison.sizes:
-        lines.append(f'{size_text(size):>10}' + ''.join(f'  {cell(column, size):>{width}}' for column in range(len(headings))))
+def grid(sizes, width, results, cell):
+    """A row for each size, with a cell for each result. Every line but the rows begins with "#"."""
+    lines = ['#' + f'{"size":>9}' + ''.join(f'  {result.name:>{width}}' for result in results)]
+    for size in sizes:
+        lines.append(f'{size_text(size):>10}' + ''.join(f'  {cell(result, size):>{width}}' for result in results))
     return '\n'.join(lines) + '\n'
 
 
@@ -94,22 +94,21 @@ def table(comparison):
         text += f'; its connections used {result.congestion_control}\n' if sockets else '\n'
     text += ''.join(f'# dropped: {result.name} {result.dropped}\n' for result in results if result.dropped)
 
-    def time_cell(column, size):
-        seconds = results[column].median(size)
+    def time_cell(result, size):
+        seconds = result.median(size)
         return '-' if seconds is None else time_text(seconds)
-    text += '#\n# time (us)\n' + grid(comparison, 14, [result.name for result in results], time_cell)
+    text += '#\n# time (us)\n' + grid(comparison.sizes, 14, results, time_cell)
 
     for ours in results:
         if ours.kind != 'lockstep' or not any(ours.rounds.values()):
             continue
-        others = [result for result in results if result is not ours]
 
-        def ratio_cell(column, size, ours=ours, others=others):
-            found = ratio(ours, others[column], size)
-            star = '*' if others[column] is comparison.fastest_peer(size) else ' '
+        def ratio_cell(other, size, ours=ours):
+            found = ratio(ours, other, size)
+            star = '*' if other is comparison.fastest_peer(size) else ' '
             return f'{found[1]:.2f} [{found[0]:.2f}-{found[2]:.2f}]{star}' if found else '- '
         text += (f'#\n# time of {ours.name} / time of the other in the same round: median [quartiles]; below 1 {ours.name} is faster; '
-                 f'* the fastest peer\n') + grid(comparison, 20, [result.name for result in others], ratio_cell)
+                 f'* the fastest peer\n') + grid(comparison.sizes, 20, [result for result in results if result is not ours], ratio_cell)
     return text
 
 

@@ -78,7 +78,7 @@ struct lockstep_runner {
   void* context;
   /* Where the vector of this rank lies; NULL: plain memory, allocated here. */
   float* data;
-  /* Not 0: `allreduce` moves bytes and sums nothing, so there is nothing to check. */
+  /* Not 0: `allreduce` moves bytes and sums nothing. The driver does not ask to check it. */
   int moves_only;
   char error[400];
 
@@ -218,20 +218,19 @@ static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t byt
 }
 
 /* Small integers, so every order of additions gives the same; a prime period, so a block in the wrong place shows. */
-static inline void lockstep_runner_check(struct lockstep_runner* runner, size_t bytes, size_t* wrong) {
+static inline int lockstep_runner_check(struct lockstep_runner* runner, size_t bytes, char* answer) {
   const size_t count = bytes / sizeof(float);
   const int size = runner->size;
-  *wrong = 0;
+  size_t wrong = 0;
   for (size_t i = 0; i < count; ++i) runner->data[i] = (float)(i % 251 + (size_t)(3 * runner->rank));
   lockstep_runner_barrier(runner);
-  if (runner->allreduce(runner->context, runner->data, count) != 0) {
-    *wrong = count;
-    return;
-  }
+  if (runner->allreduce(runner->context, runner->data, count) != 0) return -1;
   for (size_t i = 0; i < count; ++i) {
     const size_t sum = (size_t)size * (i % 251) + (size_t)(3 * size * (size - 1) / 2);
-    if (runner->data[i] != (float)sum) ++*wrong;
+    if (runner->data[i] != (float)sum) ++wrong;
   }
+  sprintf(answer, "%llu", (unsigned long long)wrong);
+  return 0;
 }
 
 /* Which of this process's TCP connections has sent most, and under which congestion control: what an implementation says
@@ -269,11 +268,8 @@ static inline int lockstep_runner_answer(struct lockstep_runner* runner, const c
                (unsigned long long)runner->bytes_max, command);
       return -1;
     }
-    if (is_run) return lockstep_runner_run(runner, (size_t)bytes, calls, answer);
-    size_t wrong = 0;
-    if (!runner->moves_only) lockstep_runner_check(runner, (size_t)bytes, &wrong);
-    sprintf(answer, "%llu", (unsigned long long)wrong);
-    return runner->error[0] != '\0' ? -1 : 0;
+    return is_run ? lockstep_runner_run(runner, (size_t)bytes, calls, answer)
+                  : lockstep_runner_check(runner, (size_t)bytes, answer);
   }
   if (strcmp(command, "sockets\n") == 0) {
     lockstep_runner_sockets(answer);

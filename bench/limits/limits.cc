@@ -32,8 +32,7 @@
 ABSL_FLAG(std::string, transport, "tcp", "what Lockstep goes over: auto, shm, tcp or ofi");
 ABSL_FLAG(std::vector<std::string>, congestion, std::vector<std::string>({"", "reno"}),
           "congestion controls of the bare sockets, with commas between; reno is what Lockstep uses on one host, "
-          "empty: the system's "
-          "default");
+          "empty: the system's default");
 ABSL_FLAG(std::string, host, "127.0.0.1", "where the bare sockets connect: rank 0's IPv4 address");
 ABSL_FLAG(std::vector<std::string>, sizes,
           std::vector<std::string>({"8", "1K", "8K", "64K", "256K", "1M", "4M", "25M"}),
@@ -46,7 +45,7 @@ namespace lockstep {
 namespace bench {
 namespace {
 
-constexpr size_t kPieces[] = {64 << 10, BareSocket::kPieceBytes, 1 << 20};
+constexpr size_t kPieces[] = {64 << 10, BareSocket::kPieceBytes, 1 << 20, BareSocket::kWhole};
 
 struct Options {
   int ranks = 2;
@@ -123,7 +122,7 @@ class Comparison {
   absl::StatusOr<size_t> FindPiece() {
     size_t best = BareSocket::kWhole;
     double best_seconds = 0;
-    for (const size_t piece : {kPieces[0], kPieces[1], kPieces[2], BareSocket::kWhole}) {
+    for (const size_t piece : kPieces) {
       if (piece != BareSocket::kWhole && out_.size() * sizeof(float) <= piece) continue;
       socket_.set_piece_bytes(piece);
       LOCKSTEP_ASSIGN_OR_RETURN(const int64_t iterations, WarmUp(group_, options_.measure, CallsOf(kBothWays)));

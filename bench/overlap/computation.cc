@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -171,9 +172,7 @@ class StreamComputation : public Computation {
 }  // namespace
 
 double ComputePlan::total_seconds() const {
-  double sum = forward_seconds;
-  for (const double seconds : backward_seconds) sum += seconds;
-  return sum;
+  return std::accumulate(backward_seconds.begin(), backward_seconds.end(), forward_seconds);
 }
 
 ComputePlan PlanCompute(const ModelTable& model, double total_seconds) {

@@ -329,10 +329,10 @@ absl::Status RunRank(const Options& options) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::bench::RunBench(argc, argv,
-                                   "replays the training steps of a model on ranks that it starts on this machine, or "
-                                   "that a launcher has started anywhere: its gradients in their order, and "
-                                   "computation that takes its time; prints steps with and without overlap beside the "
-                                   "ideal",
-                                   &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
+  return lockstep::bench::RunBench(
+      argc, argv,
+      "replays a model's training steps on ranks that it starts on this machine, or that a "
+      "launcher has started anywhere: its gradients in their order, and computation that "
+      "takes its time; prints steps with and without overlap beside the ideal",
+      &lockstep::bench::OptionsFromFlags, &lockstep::bench::RunRank);
 }

@@ -286,10 +286,9 @@ ReducerOptions SmallBuckets() {
   return options;
 }
 
-// Runs the body on two ranks, each with its replay. The body takes a
-// stream, too: null, or that of the gradients.
+// Runs the body on two ranks, each with its replay and with the stream of its gradients, or null.
 template <typename Body>
-void OnTwoRanksWithStream(const ReducerOptions& options, bool with_stream, Body body) {
+void OnTwoRanks(bool with_stream, const ReducerOptions& options, Body body) {
   TransportCommunicatorOptions limits;
   limits.timeout = std::chrono::seconds(20);
   lockstep::testing::LoopbackWorld world(2, {}, limits);
@@ -305,13 +304,8 @@ void OnTwoRanksWithStream(const ReducerOptions& options, bool with_stream, Body 
   });
 }
 
-template <typename Body>
-void OnTwoRanks(const ReducerOptions& options, Body body) {
-  OnTwoRanksWithStream(options, /*with_stream=*/false, [&body](Replay& replay, Stream*) { body(replay); });
-}
-
 TEST(Replay, ComputesInTheReverseOrderOfDefinition) {
-  OnTwoRanks(SmallBuckets(), [](Replay& replay) {
+  OnTwoRanks(/*with_stream=*/false, SmallBuckets(), [](Replay& replay, Stream*) {
     const auto once = ElementsAre("begin", "forward", "backward 2", "backward 1", "backward 0");
     NotingComputation alone(replay);
     EXPECT_THAT(replay.ComputeOnly(alone, 1), IsOk());
@@ -329,7 +323,7 @@ TEST(Replay, AveragesWithAndWithoutOverlapCopiesAndAStream) {
     for (const bool in_buckets : {false, true}) {
       ReducerOptions options = SmallBuckets();
       options.gradient_as_bucket_view = in_buckets;
-      OnTwoRanksWithStream(options, with_stream, [](Replay& replay, Stream* stream) {
+      OnTwoRanks(with_stream, options, [](Replay& replay, Stream* stream) {
         EXPECT_THAT(replay.CheckedStep(), IsOk());
         for (const bool overlap : {false, true}) {
           NotingComputation computation(replay, stream);
@@ -346,40 +340,33 @@ TEST(Replay, FindsWhatIsNoAverage) {
   ReducerOptions sums = SmallBuckets();
   sums.average = Average::kNone;
   for (const bool with_stream : {false, true}) {
-    OnTwoRanksWithStream(sums, with_stream, [](Replay& replay, Stream*) {
+    OnTwoRanks(with_stream, sums, [](Replay& replay, Stream*) {
       EXPECT_THAT(replay.CheckedStep(),
                   StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'first' has 3 where the average is 1.5")));
     });
   }
 }
 
-TEST(Replay, KnowsWhenAStreamHasComputedABucket) {
-  OnTwoRanksWithStream(SmallBuckets(), /*with_stream=*/true, [](Replay& replay, Stream* stream) {
-    // The last bucket takes the longest by far.
-    ComputePlan plan;
-    plan.backward_seconds = {0.02, 0, 0.001};
-    const std::unique_ptr<Computation> computation = MakeStreamComputation(plan, stream);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(*computation, 2));
-    ASSERT_EQ(compute.ready_seconds.size(), 3);
-    EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
-    EXPECT_GE(compute.ready_seconds[0], 0.001);
-    EXPECT_GE(compute.ready_seconds[2], 0.021);
-    EXPECT_GE(compute.seconds, compute.ready_seconds[2]);
-  });
-}
-
 TEST(Replay, TimesEachBucket) {
-  OnTwoRanks(SmallBuckets(), [](Replay& replay) {
-    NotingComputation computation(replay);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(computation, 2));
-    ASSERT_EQ(compute.ready_seconds.size(), 3);
-    EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
-    EXPECT_GE(compute.seconds, compute.ready_seconds.back());
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::WireTimes wire, replay.CommunicationOnly(2, /*background=*/true));
-    EXPECT_EQ(wire.seconds.size(), 3);
-    EXPECT_THAT(wire.seconds, Each(::testing::Gt(0)));
-    EXPECT_THAT(wire.processor_seconds, Each(::testing::Gt(0)));
-  });
+  for (const bool with_stream : {false, true}) {
+    OnTwoRanks(with_stream, SmallBuckets(), [](Replay& replay, Stream* stream) {
+      // The last bucket takes the longest by far.
+      ComputePlan plan;
+      plan.backward_seconds = {0.02, 0, 0.001};
+      const std::unique_ptr<Computation> computation =
+          stream == nullptr ? MakeAwayComputation(plan) : MakeStreamComputation(plan, stream);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::ComputeTimes compute, replay.ComputeOnly(*computation, 2));
+      ASSERT_EQ(compute.ready_seconds.size(), 3);
+      EXPECT_TRUE(std::is_sorted(compute.ready_seconds.begin(), compute.ready_seconds.end()));
+      EXPECT_GE(compute.ready_seconds[0], 0.001);
+      EXPECT_GE(compute.ready_seconds[2], 0.021);
+      EXPECT_GE(compute.seconds, compute.ready_seconds[2]);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Replay::WireTimes wire, replay.CommunicationOnly(2, /*background=*/true));
+      EXPECT_EQ(wire.seconds.size(), 3);
+      EXPECT_THAT(wire.seconds, Each(::testing::Gt(0)));
+      EXPECT_THAT(wire.processor_seconds, Each(::testing::Gt(0)));
+    });
+  }
 }
 
 }  // namespace

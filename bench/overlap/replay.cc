@@ -9,11 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/status.h"
@@ -50,7 +46,14 @@ size_t AlignedElements(size_t elements) {
 absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const ProcessGroup& group, const ModelTable& model,
                                                        const ReducerOptions& options, const ReplayPlace& place) {
   std::unique_ptr<Replay> replay(new Replay(group, model, place));
-  LOCKSTEP_RETURN_IF_ERROR(replay->CreateReducer(options));
+  std::vector<Parameter> parameters;
+  for (const ModelParameter& of_model : model.parameters) {
+    Parameter& parameter = parameters.emplace_back();
+    parameter.name = of_model.name;
+    parameter.shape = of_model.shape;
+    parameter.device = place.device->id();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(replay->reducer_, Reducer::Create(group.communicator(), std::move(parameters), options));
   LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
                                                            : replay->AllocateGradients());
   return replay;
@@ -89,19 +92,6 @@ absl::Status Replay::FindGradientsInBuckets() {
     gradients_.emplace_back(static_cast<float*>(view.data()), view.elements());
     views_.push_back(std::move(view));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Replay::CreateReducer(const ReducerOptions& options) {
-  std::vector<Parameter> parameters;
-  for (const ModelParameter& of_model : model_.parameters) {
-    Parameter parameter;
-    parameter.name = of_model.name;
-    parameter.shape = of_model.shape;
-    parameter.device = place_.device->id();
-    parameters.push_back(std::move(parameter));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(reducer_, Reducer::Create(group_.communicator(), std::move(parameters), options));
   return absl::OkStatus();
 }
 
@@ -178,25 +168,21 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool back
   return times;
 }
 
-absl::Status Replay::StepOnce(Computation& computation, bool overlap) {
-  computation.Begin();
-  computation.Forward();
-  if (!overlap) {
-    for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
-  for (size_t left = gradients_.size(); left > 0; --left) {
-    if (overlap) computation.Backward(left - 1);
-    LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
-  }
-  return reducer_->EndBackward(place_.stream);
-}
-
 absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool overlap) {
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   const Clock::time_point begin = Clock::now();
   for (int step = 0; step < steps; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(StepOnce(computation, overlap));
+    computation.Begin();
+    computation.Forward();
+    if (!overlap) {
+      for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
+    for (size_t left = gradients_.size(); left > 0; --left) {
+      if (overlap) computation.Backward(left - 1);
+      LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(reducer_->EndBackward(place_.stream));
   }
   LOCKSTEP_RETURN_IF_ERROR(computation.Finish());
   return group_.Largest(SecondsSince(begin) / steps);
@@ -255,10 +241,9 @@ absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, i
   for (size_t i = 0; i < count; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, TensorView::Vector(&gradients[i], DType::kF32, 1));
     views.push_back(std::move(view));
-    Parameter parameter;
+    Parameter& parameter = parameters.emplace_back();
     parameter.name = absl::StrCat("p", i);
     parameter.shape = {1};
-    parameters.push_back(std::move(parameter));
   }
   ReducerOptions options;
   // Caps that cut a table of single floats as `plan` cuts its own.
@@ -293,13 +278,9 @@ absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, i
 
 absl::StatusOr<int64_t> ProportionalBytes() {
   std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(file, line);) {  // "Pss:      1234 kB"
-    absl::string_view rest = line;
-    int64_t kib = 0;
-    if (absl::ConsumePrefix(&rest, "Pss:") && absl::ConsumeSuffix(&rest, "kB") &&
-        absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
-      return kib * 1024;
-    }
+  int64_t kib = 0;
+  for (std::string word; file >> word;) {  // "Pss:      1234 kB"
+    if (word == "Pss:" && file >> kib) return kib * 1024;
   }
   return absl::UnavailableError("no Pss in /proc/self/smaps_rollup");
 }

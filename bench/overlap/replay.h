@@ -71,7 +71,6 @@ class Replay {
 
  private:
   Replay(const ProcessGroup& group, const ModelTable& model, const ReplayPlace& place);
-  absl::Status CreateReducer(const ReducerOptions& options);
   absl::Status AllocateGradients();
   absl::Status FindGradientsInBuckets();
   absl::Status MarkReady(size_t parameter) { return reducer_->MarkReady(parameter, views_[parameter], place_.stream); }
@@ -79,7 +78,6 @@ class Replay {
   absl::Status FillGradient(size_t parameter, float value);
   absl::Status CheckGradient(size_t parameter, float average);
   absl::Status CopyNow(void* target, const void* source, size_t bytes);
-  absl::Status StepOnce(Computation& computation, bool overlap);
 
   const ProcessGroup group_;
   const ModelTable& model_;
