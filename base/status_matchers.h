@@ -37,7 +37,42 @@ ABSL_NAMESPACE_END
 
 namespace lockstep {
 
-MATCHER(IsOk, negation ? "is not OK" : "is OK") { return internal::AsStatus(arg).ok(); }
+// Plain classes: the matchers of all tests are compiled once.
+class IsOkMatcher {
+ public:
+  using is_gtest_matcher = void;
+  template <typename StatusOrT>
+  bool MatchAndExplain(const StatusOrT& value, ::testing::MatchResultListener* /*listener*/) const {
+    return internal::AsStatus(value).ok();
+  }
+  void DescribeTo(std::ostream* stream) const;
+  void DescribeNegationTo(std::ostream* stream) const;
+};
+
+class StatusIsMatcher {
+ public:
+  using is_gtest_matcher = void;
+  StatusIsMatcher(::testing::Matcher<absl::StatusCode> code, ::testing::Matcher<const std::string&> message);
+  template <typename StatusOrT>
+  bool MatchAndExplain(const StatusOrT& value, ::testing::MatchResultListener* listener) const {
+    return Matches(internal::AsStatus(value), listener);
+  }
+  void DescribeTo(std::ostream* stream) const;
+  void DescribeNegationTo(std::ostream* stream) const;
+
+ private:
+  bool Matches(const absl::Status& status, ::testing::MatchResultListener* listener) const;
+
+  ::testing::Matcher<absl::StatusCode> code_;
+  ::testing::Matcher<const std::string&> message_;
+};
+
+// A Status or StatusOr that is OK.
+inline IsOkMatcher IsOk() { return {}; }
+
+// A Status or StatusOr with this code and this message: values, or matchers for them.
+StatusIsMatcher StatusIs(::testing::Matcher<absl::StatusCode> code);
+StatusIsMatcher StatusIs(::testing::Matcher<absl::StatusCode> code, ::testing::Matcher<const std::string&> message);
 
 // `value` is a value or a matcher for one.
 MATCHER_P(IsOkAndHolds, value,
@@ -45,21 +80,6 @@ MATCHER_P(IsOkAndHolds, value,
                                : "is OK and holds a value that matches: ") +
               ::testing::DescribeMatcher<typename std::decay_t<arg_type>::value_type>(value)) {
   return arg.ok() && ::testing::ExplainMatchResult(value, *arg, result_listener);
-}
-
-// `code` and `message` are values or matchers for them.
-MATCHER_P2(StatusIs, code, message,
-           std::string(negation ? "does not have" : "has") + " a status code that " +
-               ::testing::DescribeMatcher<absl::StatusCode>(code) + " and a message that " +
-               ::testing::DescribeMatcher<std::string>(message)) {
-  const absl::Status& status = internal::AsStatus(arg);
-  return ::testing::ExplainMatchResult(code, status.code(), result_listener) &&
-         ::testing::ExplainMatchResult(message, std::string(status.message()), result_listener);
-}
-
-template <typename Code>
-auto StatusIs(Code code) {
-  return StatusIs(code, ::testing::_);
 }
 
 }  // namespace lockstep

@@ -510,7 +510,8 @@ TEST_F(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
     const std::vector<Failure> failures = world.log(rank).Await(2, Soon());
     ASSERT_THAT(failures, SizeIs(2));
     EXPECT_EQ(failures[1].channel, 8u);
-    EXPECT_THAT(world[rank].AwaitFailure(7, absl::CancelledError(), Soon()), StatusIs(first.code(), first.message()));
+    EXPECT_THAT(world[rank].AwaitFailure(7, absl::CancelledError(), Soon()),
+                StatusIs(first.code(), std::string(first.message())));
   }
 }
 

@@ -56,7 +56,7 @@ std::string Text(const absl::StatusOr<WorldSpec>& world) {
 }
 
 testing::Matcher<const absl::StatusOr<WorldSpec>&> Invalid(std::vector<std::string> parts) {
-  testing::Matcher<std::string> all = testing::A<std::string>();
+  testing::Matcher<const std::string&> all = testing::_;
   for (const std::string& part : parts) all = AllOf(all, HasSubstr(part));
   return StatusIs(absl::StatusCode::kInvalidArgument, all);
 }
