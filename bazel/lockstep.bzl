@@ -14,6 +14,12 @@ LOCKSTEP_COPTS = [
     "-fvisibility=hidden",
 ]
 
+# A plain build is for tests, which spend their time in the libraries. Where the user asks for -c opt or -c dbg, that holds.
+_LIBRARY_COPTS = LOCKSTEP_COPTS + select({
+    "//bazel:fastbuild": ["-O1"],
+    "//conditions:default": [],
+})
+
 _CXX_ONLY = ["-Wnon-virtual-dtor", "-Woverloaded-virtual"]
 
 LOCKSTEP_C_COPTS = [flag for flag in LOCKSTEP_COPTS if flag not in _CXX_ONLY] + ["-std=c99", "-pedantic"]
@@ -38,7 +44,7 @@ _ABSEIL = ["@com_google_absl//absl/" + name for name in [
 _TESTING = [
     "*_conformance.h",
     "*_fixture.h",
-    "*_matchers.h",
+    "*_matchers.*",
     "*_processes.h",
     "*_testing.*",
     "*_testing_stub.*",
@@ -82,7 +88,14 @@ def _in(folders, patterns):
     return [folder + pattern for folder in [""] + [name + "/" for name in folders] for pattern in patterns]
 
 def lockstep_cc_library(copts = [], features = [], deps = [], **kwargs):
-    native.cc_library(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
+    # linkstatic: nobody loads a library of a folder by itself.
+    native.cc_library(
+        copts = _LIBRARY_COPTS + copts,
+        features = _FEATURES + features,
+        linkstatic = True,
+        deps = deps + _ABSEIL,
+        **kwargs
+    )
 
 def lockstep_cc_binary(copts = [], features = [], deps = [], **kwargs):
     native.cc_binary(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
@@ -96,6 +109,27 @@ def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwa
         **kwargs
     )
 
+def lockstep_cc_test_objects(name, srcs, deps, **kwargs):
+    """Sources of tests that several tests of a package link, compiled once.
+
+    Args:
+      name: the target; it stands in the tests' deps, and they have no srcs.
+      srcs: *_test.cc.
+      deps: what they include, but GoogleTest.
+      **kwargs: passed on to cc_library.
+    """
+    native.cc_library(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        copts = LOCKSTEP_COPTS,
+        features = _FEATURES,
+        linkstatic = True,
+        alwayslink = True,
+        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest"],
+        **kwargs
+    )
+
 _TRANSPORTS = {
     "default": {},  # what is best here, shared memory
     "tcp": {"LOCKSTEP_TRANSPORT": "tcp"},
@@ -103,18 +137,20 @@ _TRANSPORTS = {
     "ofi_net": {"LOCKSTEP_TRANSPORT": "ofi", "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm"},
 }
 
-def lockstep_test_over_transports(name, over = _TRANSPORTS.keys(), **kwargs):
+def lockstep_test_over_transports(name, deps, over = _TRANSPORTS.keys(), **kwargs):
     """NAME.cc as NAME, NAME_over_tcp and so on, for worlds whose options leave the transport to the environment.
 
     Args:
       name: the source, and the target that runs it over what is best here.
+      deps: what it includes, but GoogleTest.
       over: transports.
       **kwargs: passed on to lockstep_cc_test.
     """
+    lockstep_cc_test_objects(name = name + "_objects", srcs = [name + ".cc"], deps = deps)
     for transport in over:
         lockstep_cc_test(
             name = name if transport == "default" else name + "_over_" + transport,
-            srcs = [name + ".cc"],
+            deps = [":%s_objects" % name],
             data = ["//transport/ofi:lsan_suppressions"],
             env = dict(LEAKS_OF_LIBFABRIC, **_TRANSPORTS[transport]),
             **kwargs
@@ -169,7 +205,7 @@ def lockstep_unit_tests(name = "unit_tests", folders = [], size = "medium", **kw
     """
     apart = []
     for rule in native.existing_rules().values():
-        if rule["kind"] == "cc_test":
+        if rule["kind"] == "cc_test" or rule.get("alwayslink"):
             apart += [label[1:] for label in rule["srcs"]]
     lockstep_cc_test(
         name = name,

@@ -9,7 +9,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 
 namespace lockstep {

@@ -15,7 +15,6 @@
 #include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/communicator_testing.h"
 #include "tests/ranks.h"

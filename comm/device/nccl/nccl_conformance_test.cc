@@ -7,7 +7,6 @@
 #include "comm/device/nccl/nccl_communicator.h"
 #include "comm/device/nccl/nccl_testing.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/communicator_testing.h"
 

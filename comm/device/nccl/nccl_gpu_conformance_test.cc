@@ -15,7 +15,6 @@
 #include "comm/device/nccl/nccl_processes.h"
 #include "comm/host/self_communicator.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/communicator_testing.h"
 

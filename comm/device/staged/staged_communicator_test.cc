@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "comm/host/transport_communicator.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/fake_device.h"
 #include "tests/staged_worlds.h"
@@ -65,8 +64,7 @@ TransportCommunicatorOptions Checked() {
 INSTANTIATE_TEST_SUITE_P(Staged, CommunicatorConformance,
                          ::testing::Values(Factory("Whole", {}, {}), Factory("Pieces", {}, Chunks(4096, 3)),
                                            Factory("OneQueue", {}, Chunks(8192, 3), /*queues=*/1),
-                                           Factory("OneSlot", {}, Chunks(30'000, 1)),
-                                           Factory("Checked", Checked(), Chunks(50'000, 4))),
+                                           Factory("CheckedOneSlot", Checked(), Chunks(30'000, 1))),
                          CommunicatorFactoryName);
 
 }  // namespace

@@ -23,7 +23,6 @@
 #include "comm/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/communicator_calls_conformance.h"
 #include "tests/communicator_conformance.h"
 #include "tests/communicator_testing.h"
 #include "tests/ranks.h"

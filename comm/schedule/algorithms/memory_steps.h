@@ -44,11 +44,10 @@ class MemorySteps {
 
  private:
   void Append(Step::Kind kind, Operand source, Operand target) {
-    Step step;
+    Step& step = schedule_.steps.emplace_back();
     step.kind = kind;
     step.source = source;
     step.target = target;
-    schedule_.steps.push_back(std::move(step));
   }
 
   const Place& place_;

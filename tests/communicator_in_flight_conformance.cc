@@ -1,9 +1,6 @@
 // What every communicator promises of calls that are in flight: work and who waits for it, callbacks, streams, records, and how an
 // abort ends them.
 
-#ifndef TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
-#define TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
-
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -20,6 +17,7 @@
 #include "tests/gate.h"
 
 namespace lockstep {
+namespace {
 
 TEST_P(CommunicatorConformance, NobodyLeavesABarrierBeforeEverybodyEntered) {
   ForSizes({2, 3, 5, 8}, [&] {
@@ -181,45 +179,6 @@ TEST_P(CommunicatorConformance, BlockingCallsMixWithStartedWork) {
 }
 
 // ---- Callbacks
-
-// The callbacks of one work: how often they came, and with what.
-class Completions {
- public:
-  CompletionCallback Expect() {
-    MutexLock lock(&mu_);
-    return [this, number = expected_++](const absl::Status& status) {
-      MutexLock lock(&mu_);
-      statuses_.push_back(status);
-      numbers_.push_back(number);
-      threads_.push_back(std::this_thread::get_id());
-      changed_.SignalAll();
-    };
-  }
-
-  // Waits until each has come. What they got, in their order.
-  std::vector<absl::Status> Await() {
-    MutexLock lock(&mu_);
-    while (statuses_.size() < expected_ && changed_.WaitUntil(&mu_, CommTestDeadline())) {
-    }
-    std::vector<size_t> numbers = numbers_;
-    std::sort(numbers.begin(), numbers.end());
-    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], i) << "called twice, or not at all";
-    EXPECT_EQ(numbers.size(), expected_);
-    return statuses_;
-  }
-  std::vector<std::thread::id> threads() {
-    MutexLock lock(&mu_);
-    return threads_;
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  size_t expected_ = 0;
-  std::vector<absl::Status> statuses_;
-  std::vector<size_t> numbers_;
-  std::vector<std::thread::id> threads_;
-};
 
 // Nobody waits, and nobody asks.
 TEST_P(CommunicatorConformance, CallbacksComeOnceWithoutAWaiter) {
@@ -513,6 +472,5 @@ TEST_P(CommunicatorConformance, AbortEndsWhatIsInFlightAndToComeOnEveryRank) {
   });
 }
 
+}  // namespace
 }  // namespace lockstep
-
-#endif  // TESTS_COMMUNICATOR_IN_FLIGHT_CONFORMANCE_H_
