@@ -1,4 +1,5 @@
-// What every Device promises, as tests. A device's own test includes this and supplies a factory:
+// What every Device promises, as tests (device_conformance.cc). A device's own test links //tests:device_conformance and supplies a
+// factory:
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(DeviceFactory([] { return HostDevice(); })));
 //
@@ -10,28 +11,15 @@
 #ifndef TESTS_DEVICE_CONFORMANCE_H_
 #define TESTS_DEVICE_CONFORMANCE_H_
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <iterator>
-#include <limits>
 #include <memory>
-#include <new>
-#include <stdexcept>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
-#include "base/device/devices.h"
-#include "base/fork_testing.h"
 #include "base/status_matchers.h"
-#include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gate.h"
