@@ -25,10 +25,14 @@ TEST_P(CommunicatorConformance, TellsWhoItIs) {
   });
 }
 
+// In a world of eight every fifth of the dtypes and ops, which is where the time would go.
+bool IsLeftOut(int size, uint32_t number) { return size == 8 && number % 5 != 0; }
+
 TEST_P(CommunicatorConformance, EveryDTypeAndOp) {
   static constexpr size_t kCounts[] = {5, 300, 1, 130, 2, 67};
   ForSizes({1, 2, 3, 5, 8}, [&] {
     std::vector<CollectiveCase> cases;
+    uint32_t number = 0;
     for (const Collective collective : kAllCollectives) {
       if (collective == Collective::kBarrier) continue;
       for (const Algorithm algorithm : AlgorithmsHere(collective)) {
@@ -36,7 +40,8 @@ TEST_P(CommunicatorConformance, EveryDTypeAndOp) {
           for (const ReduceOp op : kAllReduceOps) {
             if (!HasReduction(collective) && op != ReduceOp::kSum) continue;
             if (HasReduction(collective) && !Supported(collective, dtype, op)) continue;
-            const uint32_t k = static_cast<uint32_t>(cases.size());
+            const uint32_t k = number++;
+            if (IsLeftOut(size(), k)) continue;
             CollectiveCase c;
             c.collective = collective;
             c.algorithm = algorithm;
@@ -113,10 +118,11 @@ TEST_P(CommunicatorConformance, VectorsOfManyChunks) {
 TEST_P(CommunicatorConformance, EveryRankGetsTheSameBits) {
   ForSizes({2, 3, 4, 5, 8}, [&] {
     std::deque<CaseReference> references;
+    uint32_t number = 0;
     for (const Algorithm algorithm : AlgorithmsHere(Collective::kAllReduce)) {
       for (const DType dtype : kAllDTypes) {
         for (const ReduceOp op : kAllReduceOps) {
-          if (!Supported(Collective::kAllReduce, dtype, op)) continue;
+          if (!Supported(Collective::kAllReduce, dtype, op) || IsLeftOut(size(), number++)) continue;
           CollectiveCase c;
           c.algorithm = algorithm;
           c.dtype = dtype;

@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace nccl {
 
-// ---- What calls do with memory. Pure.
+// ---- What calls do with memory.
 
 // Operators from here on are premultiplied sums.
 constexpr int kFirstOperator = 100;
@@ -46,6 +46,7 @@ struct Call {
 struct Match {
   std::map<int, Call> calls;  // by rank
   int over = 0;               // ranks that have read the others' inputs
+  std::vector<char> reduced;  // of an all-reduce, from the first rank that has them all
 };
 
 DType DTypeOf(DataType type) {
@@ -86,12 +87,13 @@ bool SameCall(const Call& a, const Call& b) {
 }
 
 // What the rank's output becomes once all ranks' calls are there. Reductions are in rank order.
-std::vector<char> OutputOf(const Match& match, int rank) {
+std::vector<char> OutputOf(Match& match, int rank) {
   const Call& call = match.calls.at(rank);
   const size_t bytes = call.count * SizeOf(DTypeOf(call.type));
   switch (call.kind) {
     case Kind::kAllReduce:
-      return Reduced(match, 0, call.count);
+      if (match.reduced.empty()) match.reduced = Reduced(match, 0, call.count);
+      return match.reduced;
     case Kind::kReduce:
       return rank == call.peer ? Reduced(match, 0, call.count) : std::vector<char>();
     case Kind::kReduceScatter:

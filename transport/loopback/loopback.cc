@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
@@ -22,13 +23,14 @@ namespace {
 
 // One direction of one channel between two ranks: a bounded ring of bytes. Guarded by the network's lock.
 struct Pipe {
-  Pipe(Rank from, Rank to, ChannelId on, uint64_t seed, size_t capacity)
-      : source(from), target(to), channel(on), ring(capacity), draw(seed) {}
+  Pipe(Rank from, Rank to, ChannelId on, uint64_t seed, size_t bytes)
+      : source(from), target(to), channel(on), capacity(bytes), ring(new unsigned char[bytes]), draw(seed) {}
 
   const Rank source;
   const Rank target;
   const ChannelId channel;
-  std::vector<unsigned char> ring;
+  const size_t capacity;
+  const std::unique_ptr<unsigned char[]> ring;  // memory that most pipes never touch
   size_t begin = 0;
   size_t held = 0;
   bool write_closed = false;
@@ -133,13 +135,13 @@ size_t LoopbackNetwork::Pipes::DrawLengthLocked(Pipe* pipe) {
 ssize_t LoopbackNetwork::Pipes::Write(Pipe* pipe, const iovec* pieces, int count) {
   MutexLock lock(&mu_);
   if (pipe->write_closed || pipe->read_closed) return -EPIPE;
-  const size_t room = pipe->ring.size() - pipe->held;
+  const size_t room = pipe->capacity - pipe->held;
   if (room == 0) return -EAGAIN;
   const size_t written = ForPieces(pieces, count, room, [pipe](const unsigned char* source, size_t bytes) {
-    const size_t end = (pipe->begin + pipe->held) % pipe->ring.size();
-    const size_t first = std::min(bytes, pipe->ring.size() - end);
-    std::memcpy(pipe->ring.data() + end, source, first);
-    std::memcpy(pipe->ring.data(), source + first, bytes - first);
+    const size_t end = (pipe->begin + pipe->held) % pipe->capacity;
+    const size_t first = std::min(bytes, pipe->capacity - end);
+    std::memcpy(pipe->ring.get() + end, source, first);
+    std::memcpy(pipe->ring.get(), source + first, bytes - first);
     pipe->held += bytes;
   });
   SignalLocked(pipe->target);
@@ -160,10 +162,10 @@ ssize_t LoopbackNetwork::Pipes::Read(Pipe* pipe, const iovec* pieces, int count)
   }
   const size_t limit = std::min(pipe->held, pipe->piece_left);
   const size_t read = ForPieces(pieces, count, limit, [pipe](unsigned char* target, size_t bytes) {
-    const size_t first = std::min(bytes, pipe->ring.size() - pipe->begin);
-    std::memcpy(target, pipe->ring.data() + pipe->begin, first);
-    std::memcpy(target + first, pipe->ring.data(), bytes - first);
-    pipe->begin = (pipe->begin + bytes) % pipe->ring.size();
+    const size_t first = std::min(bytes, pipe->capacity - pipe->begin);
+    std::memcpy(target, pipe->ring.get() + pipe->begin, first);
+    std::memcpy(target + first, pipe->ring.get(), bytes - first);
+    pipe->begin = (pipe->begin + bytes) % pipe->capacity;
     pipe->held -= bytes;
   });
   pipe->piece_left -= read;
@@ -190,7 +192,9 @@ void LoopbackNetwork::Pipes::UpdateLocked(Pipe* pipe) {
 void LoopbackNetwork::Pipes::CloseChannel(Rank rank, ChannelId channel) {
   MutexLock lock(&mu_);
   ranks_[rank.value()].closed_channels.insert(channel);
-  for (const auto& entry : pipes_) UpdateLocked(entry.second.get());
+  for (const auto& entry : pipes_) {
+    if (entry.second->channel == channel) UpdateLocked(entry.second.get());
+  }
 }
 
 void LoopbackNetwork::Pipes::CloseRank(Rank rank) {

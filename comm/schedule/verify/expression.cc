@@ -16,6 +16,7 @@ ExpressionTable::Id ExpressionTable::Leaf(Rank rank, int block) {
     Node node;
     node.canonical = leaf;
     node.rank = rank.value();
+    node.in_rank_order = rank == Rank(0) ? 1 : 0;
     nodes_.push_back(node);
     leaves_.resize(leaves_.size() + words_);
     leaves_[static_cast<size_t>(leaf) * words_ + rank.value() / 64] |= uint64_t{1} << (rank.value() % 64);
@@ -49,10 +50,17 @@ ExpressionTable::TreeId ExpressionTable::Intern(TreeId left, TreeId right, End e
     node.left = left;
     node.right = right;
     node.end = end;
+    node.in_rank_order = std::max(InRankOrder(left, right), InRankOrder(right, left));
+    node.is_rounded_once = IsLeaf(right) && (IsLeaf(left) || (nodes_[left].end == End::kOpen && nodes_[left].is_rounded_once));
     nodes_.push_back(node);
     for (int word = 0; word < words_; ++word) leaves_.push_back(leaves(left)[word] | leaves(right)[word]);
   }
   return found->second;
+}
+
+int ExpressionTable::InRankOrder(TreeId left, TreeId right) const {
+  const int terms = nodes_[left].in_rank_order;
+  return terms > 0 && IsLeaf(right) && nodes_[right].rank == terms ? terms + 1 : 0;
 }
 
 bool ExpressionTable::HasLeaf(Id id, Rank rank) const {
@@ -77,32 +85,11 @@ int ExpressionTable::MissingLeaf(Id id) const {
   return -1;
 }
 
-bool ExpressionTable::ReducesInRankOrder(Id id) const {
-  TreeId tree = Tree(id);
-  for (int rank = ranks_ - 1; rank > 0; --rank) {
-    const Node& node = nodes_[tree];
-    const TreeId leaf = leaf_of_rank_[rank];
-    if (leaf == kNone || node.left == kNone || (node.left != leaf && node.right != leaf)) return false;
-    tree = node.right == leaf ? node.left : node.right;
-  }
-  return tree == leaf_of_rank_[0];
-}
-
-bool ExpressionTable::IsRoundedOnce(Id id) const {
-  const Node* node = &nodes_[Tree(id)];
-  while (node->left != kNone) {
-    if (nodes_[node->right].left != kNone) return false;
-    node = &nodes_[node->left];
-    if (node->left != kNone && node->end == End::kRounded) return false;
-  }
-  return true;
-}
-
 std::string ExpressionTable::ToString(Id id) const { return id == kUndefined ? "undefined" : TreeToString(Tree(id)); }
 
 std::string ExpressionTable::TreeToString(TreeId tree) const {
   const Node& node = nodes_[tree];
-  if (node.left == kNone) return absl::StrCat("r", node.rank);
+  if (IsLeaf(tree)) return absl::StrCat("r", node.rank);
   const std::string text = absl::StrCat(TreeToString(node.left), "+", TreeToString(node.right));
   return node.end == End::kOpen ? text : absl::StrCat("(", text, ")");
 }

@@ -36,16 +36,16 @@ class ExpressionTable {
   // The same expression with the operands of every node in a fixed order.
   Id Canonical(Id id) const { return Make(nodes_[Tree(id)].canonical, block(id)); }
   // The rank of a leaf; -1 for a node.
-  int LeafRank(Id id) const { return nodes_[Tree(id)].left == kNone ? nodes_[Tree(id)].rank : -1; }
+  int LeafRank(Id id) const { return IsLeaf(Tree(id)) ? nodes_[Tree(id)].rank : -1; }
   bool HasLeaf(Id id, Rank rank) const;
   // A rank whose leaf both have, or -1.
   int SharedLeaf(Id a, Id b) const;
   // A rank whose leaf is not in it, or -1.
   int MissingLeaf(Id id) const;
   // Whether it is (((r0 op r1) op r2) op ...) of all ranks. The order of a node's two operands and the rounding do not matter.
-  bool ReducesInRankOrder(Id id) const;
+  bool ReducesInRankOrder(Id id) const { return nodes_[Tree(id)].in_rank_order == ranks_; }
   // Whether it is one node whose terms are leaves, or a leaf.
-  bool IsRoundedOnce(Id id) const;
+  bool IsRoundedOnce(Id id) const { return nodes_[Tree(id)].is_rounded_once; }
 
   // "((r2+r1)+r0)", or "(r0+r1+r2)" if it is rounded once. Without the block.
   std::string ToString(Id id) const;
@@ -61,8 +61,10 @@ class ExpressionTable {
     TreeId left = kNone;  // kNone in a leaf
     TreeId right = kNone;
     TreeId canonical = kNone;
-    int32_t rank = 0;  // of a leaf
+    int32_t rank = 0;           // of a leaf
+    int32_t in_rank_order = 0;  // n where it is (((r0 op r1) op ...) op r(n - 1)), and otherwise 0
     End end = End::kRounded;
+    bool is_rounded_once = true;
   };
 
   static Id Make(TreeId tree, int block) { return static_cast<Id>(block) << 32 | tree; }
@@ -72,8 +74,11 @@ class ExpressionTable {
     const uint64_t open = end == End::kOpen ? uint64_t{1} << 31 : 0;
     return uint64_t{static_cast<uint32_t>(left)} << 32 | open | static_cast<uint32_t>(right);
   }
+  bool IsLeaf(TreeId tree) const { return nodes_[tree].left == kNone; }
   const uint64_t* leaves(TreeId tree) const { return &leaves_[static_cast<size_t>(tree) * words_]; }
   Id Combine(Id left, Id right, End end);
+  // nodes_[].in_rank_order of a node of two trees.
+  int InRankOrder(TreeId left, TreeId right) const;
   TreeId Intern(TreeId left, TreeId right, End end);
   std::string TreeToString(TreeId tree) const;
 
