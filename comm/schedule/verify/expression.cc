@@ -51,7 +51,8 @@ ExpressionTable::TreeId ExpressionTable::Intern(TreeId left, TreeId right, End e
     node.right = right;
     node.end = end;
     node.in_rank_order = std::max(InRankOrder(left, right), InRankOrder(right, left));
-    node.is_rounded_once = IsLeaf(right) && (IsLeaf(left) || (nodes_[left].end == End::kOpen && nodes_[left].is_rounded_once));
+    node.is_rounded_once =
+        IsLeaf(right) && (IsLeaf(left) || (nodes_[left].end == End::kOpen && nodes_[left].is_rounded_once));
     nodes_.push_back(node);
     for (int word = 0; word < words_; ++word) leaves_.push_back(leaves(left)[word] | leaves(right)[word]);
   }
