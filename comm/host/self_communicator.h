@@ -36,7 +36,6 @@ class SelfCommunicator : private LoopbackOfOne, public TransportCommunicator {
   // `timeout`: of a message whose request names none.
   explicit SelfCommunicator(size_t flight_records, std::chrono::milliseconds timeout = std::chrono::minutes(30));
 
-  absl::Status CheckMemory(size_t bytes) override { return Communicator::CheckMemory(bytes); }
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
   // The newest 64 topics are kept.
   void PostMessage(uint64_t topic, const std::string& text) override;
