@@ -50,8 +50,11 @@ void Move(RowMajorCursor& cursor, void* data, uint8_t* packed, size_t count) {
   for (size_t i = 0; i < count; ++i, cursor.Next()) {
     uint8_t* const place = static_cast<uint8_t*>(data) + cursor.offset() * kBytes;
     uint8_t* const in_row = packed + i * kBytes;
-    constexpr bool kGathers = kDirection == Direction::kFlatten;
-    std::memcpy(kGathers ? in_row : place, kGathers ? place : in_row, kBytes);
+    if constexpr (kDirection == Direction::kFlatten) {
+      std::memcpy(in_row, place, kBytes);
+    } else {
+      std::memcpy(place, in_row, kBytes);
+    }
   }
 }
 
