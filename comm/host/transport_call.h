@@ -27,6 +27,12 @@ class TransportCommunicator::CallState : public WorkState {
   explicit CallState(ProgressEngine* engine) : engine_(engine) {}
 
   void Await(Deadline deadline) override { engine_->Drive(done(), deadline, /*spin=*/true); }
+  // Waits for it, by the operation's own deadline. What a group has collected its end waits for.
+  absl::Status Finish() {
+    if (collected()) return absl::OkStatus();
+    Await(Deadline::Infinite());
+    return status();
+  }
 
   using WorkState::Reset;
 
@@ -39,12 +45,13 @@ class TransportCommunicator::CallState : public WorkState {
   ProgressEngine* const engine_;
 };
 
+// The values of all ranks, in rank order, sent as bytes in this machine's order. Collective. `what` describes it in errors.
 template <typename T>
-absl::StatusOr<std::vector<T>> TransportCommunicator::AllGather(const T& mine, const char* what) {
-  std::vector<T> all(size_);
+absl::StatusOr<std::vector<T>> AllGatherValues(Communicator& communicator, const T& mine, const char* what) {
+  std::vector<T> all(communicator.size());
   CollectiveRequest exchange =
       MakeRequest(Collective::kAllGather, DType::kU8, all.size() * sizeof(T), &mine, all.data());
-  LOCKSTEP_RETURN_IF_ERROR(Annotate(Run(exchange), what));
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator.Run(exchange), what));
   return all;
 }
 
@@ -84,6 +91,16 @@ struct TransportCommunicator::Group {
     Plan plan;
     std::unique_ptr<Message> message;
   };
+
+  // Completes all of it with an error: it is not launched.
+  void Drop(const absl::Status& status) {
+    for (const Member& member : members) {
+      member.state->set_collector({});
+      member.state->Complete(status);
+    }
+    work->set_collector({});
+    work->Complete(status);
+  }
 
   std::thread::id thread;
   int depth = 1;

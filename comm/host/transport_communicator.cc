@@ -57,6 +57,18 @@ absl::Status PairCountsError(Rank source, Rank target, const Signature& expected
                                                     expected.count));
 }
 
+// A peer makes the same call now, but made a different one before.
+absl::Status HistoryError(const FlightRecorder& recorder, uint64_t sequence, Rank rank, Rank peer) {
+  constexpr uint64_t kCallsTold = 4;
+  std::string calls;
+  for (uint64_t i = sequence - std::min(sequence, kCallsTold); i < sequence; ++i) {
+    const FlightRecord* const record = recorder.Find(i);
+    if (record != nullptr) absl::StrAppend(&calls, calls.empty() ? "" : ", ", ToString(record->signature));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: rank ", rank.value(), " called ",
+                                                    calls, ", which rank ", peer.value(), " did not call alike"));
+}
+
 bool DifferInHistoryOnly(Signature a, const Signature& b) {
   a.history = b.history;
   return a == b;
@@ -74,6 +86,12 @@ Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
   return Rank(static_cast<int>(it - ranks.begin()));
 }
 
+std::vector<Rank> AllRanks(int size) {
+  std::vector<Rank> ranks;
+  for (int r = 0; r < size; ++r) ranks.emplace_back(r);
+  return ranks;
+}
+
 }  // namespace
 
 TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChannel* control,
@@ -83,6 +101,7 @@ TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChan
       options_(std::move(options)),
       rank_(RankIn(options_.ranks, engine->transport()->rank())),
       size_(options_.ranks.empty() ? engine->transport()->size() : static_cast<int>(options_.ranks.size())),
+      members_(options_.ranks.empty() ? AllRanks(size_) : options_.ranks),
       registered_memory_(std::make_shared<RegisteredMemory>(engine)),
       executor_(engine->transport(), options_.channel, options_.ranks, this),
       messages_(engine->transport(), ChannelRegistry::MessagesOf(options_.channel), rank_, size_, options_.ranks, this),
@@ -111,7 +130,8 @@ void TransportCommunicator::OnLeave() {
           absl::FailedPreconditionError(absl::StrCat("the communicator was destroyed with a group open: its ",
                                                      group_->members.size(), " calls were not launched"));
       LOCKSTEP_LOG(kError) << "rank " << rank_ << ": " << open.message();
-      DropGroup(group_.get(), open);
+      group_->Drop(open);
+      engine_->Notify();
       group_ = nullptr;
     }
     if (status_.ok()) {
@@ -396,22 +416,12 @@ void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& stat
   const Signature theirs = DecodeSignature(operation.arrived);
   const Signature ours = DecodeSignature(expected);
   const bool pair_counts = ours.pair_counts && DifferInCountOnly(ours, theirs);
-  const absl::Status error = pair_counts                         ? PairCountsError(peer, rank_, ours, theirs)
-                             : DifferInHistoryOnly(ours, theirs) ? HistoryError(job->signature.sequence, peer)
-                                                                 : MismatchError(rank_, job->signature, peer, theirs);
+  const absl::Status error = pair_counts ? PairCountsError(peer, rank_, ours, theirs)
+                             : DifferInHistoryOnly(ours, theirs)
+                                 ? HistoryError(recorder_, job->signature.sequence, rank_, peer)
+                                 : MismatchError(rank_, job->signature, peer, theirs);
   if (control_ != nullptr) control_->Report(options_.channel, error);
   ExpectFailure(error, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
-}
-
-absl::Status TransportCommunicator::HistoryError(uint64_t sequence, Rank peer) const {
-  constexpr uint64_t kCallsTold = 4;
-  std::string calls;
-  for (uint64_t i = sequence - std::min(sequence, kCallsTold); i < sequence; ++i) {
-    const FlightRecord* const record = recorder_.Find(i);
-    if (record != nullptr) absl::StrAppend(&calls, calls.empty() ? "" : ", ", ToString(record->signature));
-  }
-  return absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: rank ", rank_.value(), " called ",
-                                                    calls, ", which rank ", peer.value(), " did not call alike"));
 }
 
 void TransportCommunicator::ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer) {

@@ -126,17 +126,8 @@ class TransportCommunicator : public Communicator,
   class Prepared;
   struct AskedArena;
 
-  // Whether the topology has all ranks on one host.
-  bool OnOneHost() const;
-  // The values of all ranks, in rank order, sent as bytes in this machine's order. Collective. `what` describes it in errors.
-  template <typename T>
-  absl::StatusOr<std::vector<T>> AllGather(const T& mine, const char* what);
-  // The transport's ranks, by rank here.
-  std::vector<Rank> Members() const;
   // The result is valid until the next call.
   absl::StatusOr<const Plan*> FindPlan(const CollectiveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // Whether all buffers that the call uses on this rank are from the communicator's allocator.
-  bool InSharedMemory(const CollectiveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   // Collective. Errors are the same on all ranks, except DEADLINE_EXCEEDED and that of a communicator that has failed.
   absl::StatusOr<std::unique_ptr<SymmetricArena>> MakeArena(uint32_t arena, size_t bytes, bool huge_pages,
                                                             Deadline deadline) ABSL_LOCKS_EXCLUDED(mu());
@@ -150,7 +141,6 @@ class TransportCommunicator : public Communicator,
   template <typename Request>
   absl::StatusOr<Ref<CallState>> StartMessage(const Request& request, MessageInfo* info, bool background)
       ABSL_LOCKS_EXCLUDED(mu());
-  absl::Status FinishMessage(const absl::StatusOr<Ref<CallState>>& message);
 
   // A call is prepared, then launched, so that a group can launch all its calls together. Preparing finds the plan and scales the
   // input or copies it aside; it gives up the lock meanwhile. Launching hands the call to the executor, which completes `work`.
@@ -179,7 +169,6 @@ class TransportCommunicator : public Communicator,
   absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());
-  void DropGroup(Group* group, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   void OnLeave() override ABSL_LOCKS_EXCLUDED(mu());
 
@@ -196,8 +185,6 @@ class TransportCommunicator : public Communicator,
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void FailCalls(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ExpectFailure(const absl::Status& fallback, std::chrono::milliseconds grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
-  // The error when a peer makes the same call now, but made a different one before.
-  absl::Status HistoryError(uint64_t sequence, Rank peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void ReportBroken(const absl::Status& error, const OperationName& operation, Rank peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
@@ -219,6 +206,7 @@ class TransportCommunicator : public Communicator,
   const TransportCommunicatorOptions options_;
   const Rank rank_;
   const int size_;
+  const std::vector<Rank> members_;  // the transport's rank of each rank
 
   // Read by the heartbeat without the lock. They are independent, and a stale value does no harm.
   std::atomic<uint64_t> started_{0};

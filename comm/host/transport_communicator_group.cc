@@ -93,8 +93,9 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
   if (!status_.ok()) status.Update(Over({absl::StrCat("a group of ", group->members.size(), " calls"), {}}));
   if (!status.ok()) {
     free_calls_.insert(free_calls_.end(), calls.begin(), calls.end());
-    DropGroup(group, Reworded(status, absl::StatusCode::kCancelled,
-                              absl::StrCat("the group was not launched: ", status.message())));
+    group->Drop(
+        Reworded(status, absl::StatusCode::kCancelled, absl::StrCat("the group was not launched: ", status.message())));
+    engine_->Notify();
     return status;
   }
   // One more than there are, so that the group is not done before all of it is launched.
@@ -112,15 +113,6 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
   }
   if (--group->work->members_left == 0) group->work->Complete(group->work->first_error);
   return absl::OkStatus();
-}
-
-void TransportCommunicator::DropGroup(Group* group, const absl::Status& status) {
-  for (Group::Member& member : group->members) {
-    member.state->set_collector({});
-    Complete(member.state.get(), status);
-  }
-  group->work->set_collector({});
-  Complete(group->work.get(), status);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // The shared memory of a TransportCommunicator: what its ranks make together, and which calls it carries out.
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -65,12 +66,37 @@ absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<
   return of_another;
 }
 
-}  // namespace
+// Whether all buffers that the call uses on this rank lie in `memory`.
+bool LiesIn(const SymmetricMemory& memory, const CollectiveRequest& request, Rank rank, int size) {
+  if (request.count == 0) return false;
+  const Collective collective = request.collective;
+  if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size)) return false;
+  // What a premul-sum multiplies first goes to memory of this rank's own, unless it fits the output.
+  const bool has_factor = HasReduction(collective) && request.op == ReduceOp::kPremulSum;
+  if (has_factor && collective != Collective::kAllReduce) return false;
+  const bool pair_counts = collective == Collective::kAllToAll && !request.counts.empty();
+  if (pair_counts || (collective == Collective::kAllToAll && request.input == request.output)) return false;
 
-bool TransportCommunicator::OnOneHost() const {
-  const std::vector<int32_t>& hosts = options_.shape.topology.host_of_rank;
-  return std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts.front(); });
+  const bool own_block_in = IsOwnBlock(collective, Window::kInput);
+  const bool own_block_out = IsOwnBlock(collective, Window::kOutput);
+  // With a block of its own that is empty a rank may have nothing by which to tell.
+  const bool some_empty = std::count(request.counts.begin(), request.counts.end(), 0) > 0;
+  if (some_empty && HasRoot(collective)) return false;
+  const size_t block = request.counts.empty() ? request.count / size : request.counts[rank.value()];
+  const size_t element = SizeOf(request.dtype);
+  const bool at_root = !HasRoot(collective) || request.root == rank;
+  const bool reads = at_root || (collective != Collective::kBroadcast && collective != Collective::kScatter);
+  const bool writes = at_root || (collective != Collective::kReduce && collective != Collective::kGather);
+  const auto within = [&](const void* data, size_t count) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(count, element, &bytes)) return false;
+    return count == 0 || memory.Find(data, bytes) != SymmetricMemory::kNowhere;
+  };
+  return (!reads || within(request.input, own_block_in ? block : request.count)) &&
+         (!writes || within(request.output, own_block_out ? block : request.count));
 }
+
+}  // namespace
 
 bool TransportCommunicator::SharesMemory() const {
   MutexLock lock(mu());
@@ -78,7 +104,9 @@ bool TransportCommunicator::SharesMemory() const {
 }
 
 absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadline) {
-  if (options_.shared_memory == nullptr || !OnOneHost()) return absl::OkStatus();
+  const std::vector<int32_t>& hosts = options_.shape.topology.host_of_rank;
+  const bool on_one_host = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) == hosts.end();
+  if (options_.shared_memory == nullptr || !on_one_host) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<SymmetricArena>> memory =
       MakeArena(arena, MemoryExecutor::ArenaBytesPerRank(size_), /*huge_pages=*/false, deadline);
   MutexLock lock(mu());
@@ -88,18 +116,12 @@ absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadlin
     LOCKSTEP_LOG(kWarning) << "rank " << rank_ << ": " << no_memory_;
     return absl::OkStatus();
   }
-  memory_ = std::make_shared<SymmetricMemory>(Members(), rank_);
+  memory_ = std::make_shared<SymmetricMemory>(members_, rank_);
   Executor::Owner* const owner = this;
   memory_executor_ =
-      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(memory), Members(), memory_.get(), owner);
+      std::make_unique<MemoryExecutor>(options_.shared_memory, *std::move(memory), members_, memory_.get(), owner);
   plans_.AllowSharedMemory();
   return absl::OkStatus();
-}
-
-std::vector<Rank> TransportCommunicator::Members() const {
-  std::vector<Rank> members;
-  for (int r = 0; r < size_; ++r) members.push_back(TransportRank(Rank(r)));
-  return members;
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena(uint32_t arena, size_t bytes,
@@ -107,7 +129,7 @@ absl::StatusOr<std::unique_ptr<SymmetricArena>> TransportCommunicator::MakeArena
   SymmetricArenaOptions options;
   options.id = arena;
   options.bytes_per_rank = bytes;
-  options.members = Members();
+  options.members = members_;
   options.huge_pages = huge_pages;
   AskedArena asked(engine_);
   {
@@ -128,7 +150,7 @@ absl::Status TransportCommunicator::CheckMemory(size_t bytes) {
   if (size() == 1) return Communicator::CheckMemory(bytes);
   const MemoryLeft left = ReadMemoryLeft();
   const Room mine(bytes, left);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Room> rooms, AllGather(mine, "looking for memory"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Room> rooms, AllGatherValues(*this, mine, "looking for memory"));
   return Judge(rooms, rank_, options_.shape.topology.host_of_rank, left);
 }
 
@@ -145,7 +167,7 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   };
   const MemoryLeft left = ReadMemoryLeft();
   const Request mine = {Room(bytes, left), options_.registry->TakeMemoryNumber()};
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Request> requests, AllGather(mine, "allocating memory"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Request> requests, AllGatherValues(*this, mine, "allocating memory"));
   std::string sizes;
   std::vector<Room> rooms;
   bool equal = true;
@@ -160,9 +182,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   LOCKSTEP_RETURN_IF_ERROR(Judge(rooms, rank_, options_.shape.topology.host_of_rank, left));
   if (bytes == 0 || !SharesMemory()) return registered_memory_->Allocate(bytes);
 
-  const std::vector<Rank> members = Members();
-  const auto leader = std::min_element(members.begin(), members.end());
-  const uint64_t number = requests[leader - members.begin()].number;
+  const auto leader = std::min_element(members_.begin(), members_.end());
+  const uint64_t number = requests[leader - members_.begin()].number;
   if (number >= ChannelRegistry::kMemoriesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("world rank ", leader->value(), " has allocated memory ", number,
                                                      " times: there is no number left"));
@@ -179,37 +200,8 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
                                            [memory = memory_, arena] { memory->Remove(*arena); });
 }
 
-bool TransportCommunicator::InSharedMemory(const CollectiveRequest& request) const {
-  if (memory_ == nullptr || request.count == 0) return false;
-  const Collective collective = request.collective;
-  if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size_)) return false;
-  // What a premul-sum multiplies first goes to memory of this rank's own, unless it fits the output.
-  const bool has_factor = HasReduction(collective) && request.op == ReduceOp::kPremulSum;
-  if (has_factor && collective != Collective::kAllReduce) return false;
-  const bool pair_counts = collective == Collective::kAllToAll && !request.counts.empty();
-  if (pair_counts || (collective == Collective::kAllToAll && request.input == request.output)) return false;
-
-  const bool own_block_in = IsOwnBlock(collective, Window::kInput);
-  const bool own_block_out = IsOwnBlock(collective, Window::kOutput);
-  // With a block of its own that is empty a rank may have nothing by which to tell.
-  const bool some_empty = std::count(request.counts.begin(), request.counts.end(), 0) > 0;
-  if (some_empty && HasRoot(collective)) return false;
-  const size_t block = request.counts.empty() ? request.count / size_ : request.counts[rank_.value()];
-  const size_t element = SizeOf(request.dtype);
-  const bool at_root = !HasRoot(collective) || request.root == rank_;
-  const bool reads = at_root || (collective != Collective::kBroadcast && collective != Collective::kScatter);
-  const bool writes = at_root || (collective != Collective::kReduce && collective != Collective::kGather);
-  const auto within = [&](const void* data, size_t count) {
-    size_t bytes = 0;
-    if (__builtin_mul_overflow(count, element, &bytes)) return false;
-    return count == 0 || memory_->Find(data, bytes) != SymmetricMemory::kNowhere;
-  };
-  return (!reads || within(request.input, own_block_in ? block : request.count)) &&
-         (!writes || within(request.output, own_block_out ? block : request.count));
-}
-
 absl::StatusOr<const TransportCommunicator::Plan*> TransportCommunicator::FindPlan(const CollectiveRequest& request) {
-  return plans_.Find(request, InSharedMemory(request));
+  return plans_.Find(request, memory_ != nullptr && LiesIn(*memory_, request, rank_, size_));
 }
 
 bool TransportCommunicator::Poll() {

@@ -40,20 +40,13 @@ void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool
   messages_.Start(message.release());
 }
 
-absl::Status TransportCommunicator::FinishMessage(const absl::StatusOr<Ref<CallState>>& message) {
-  LOCKSTEP_RETURN_IF_ERROR(message.status());
-  const CallState& state = **message;
-  // In a group: its end waits.
-  if (state.collected()) return absl::OkStatus();
-  engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/true);
-  return state.status();
-}
-
 absl::Status TransportCommunicator::Send(const SendRequest& request) {
-  return FinishMessage(StartMessage(request, nullptr, /*background=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Ref<CallState> state, StartMessage(request, nullptr, /*background=*/false));
+  return state->Finish();
 }
 absl::Status TransportCommunicator::Receive(const ReceiveRequest& request) {
-  return FinishMessage(StartMessage(request, request.info, /*background=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Ref<CallState> state, StartMessage(request, request.info, /*background=*/false));
+  return state->Finish();
 }
 absl::StatusOr<Work> TransportCommunicator::StartSend(const SendRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(Ref<CallState> state, StartMessage(request, nullptr, /*background=*/true));

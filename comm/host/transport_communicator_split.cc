@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
     mine.number = options_.registry->TakeNumber();
     mine.memory_number = options_.registry->TakeMemoryNumber();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Request> requests, AllGather(mine, "splitting a communicator"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Request> requests,
+                            AllGatherValues(*this, mine, "splitting a communicator"));
   if (color < 0) return nullptr;
 
   std::vector<int> members;
