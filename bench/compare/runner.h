@@ -147,12 +147,10 @@ static inline int lockstep_runner_refuse(struct lockstep_runner* runner) {
     fprintf(stderr, "%s; %s\n", error, runner->error);
     return 1;
   }
-  static const char tag[6] = {'e', 'r', 'r', 'o', 'r', ' '};
   char* const answer = runner->page->ranks[runner->rank].answer;
-  snprintf(answer + sizeof(tag), sizeof(runner->page->ranks[0].answer) - sizeof(tag), "%s",
+  snprintf(answer + 1, sizeof(runner->page->ranks[0].answer) - 1, "rror %s",
            error[0] != '\0' ? error : "the call failed");
-  __atomic_thread_fence(__ATOMIC_RELEASE); /* the driver looks for the tag first */
-  memcpy(answer, tag, sizeof(tag));
+  __atomic_store_n(answer, 'e', __ATOMIC_RELEASE); /* last: the driver looks for the word */
   return 1;
 }
 
