@@ -50,7 +50,9 @@ ABSL_FLAG(double, first_bucket_cap_mb, -1, "cap of the first bucket in MiB; belo
 ABSL_FLAG(double, bucket_cap_mb, -1, "cap of the other buckets in MiB; below 0: the reducer's default");
 ABSL_FLAG(std::string, compress, "", "what gradients are sent as: f16 or bf16; empty: as they are");
 ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket, and so on");
-ABSL_FLAG(bool, gradient_as_bucket_view, false, "gradients live in the buckets instead of being copied");
+ABSL_FLAG(std::string, gradients, "default,copied,views",
+          "how gradients are kept, a list of what to compare: default: as the reducer likes it; copied: into buckets "
+          "and back; views: they live in the buckets");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
 ABSL_FLAG(int64_t, round_ms, 100, "how long the steps of each kind take in a round; there is one at least");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
@@ -75,9 +77,20 @@ struct Options {
   ModelTable model;
   ComputeKind compute = ComputeKind::kBusy;
   bool on_gpu = false;
-  // Not planned anew: gradients come in the order that the first plan expects.
+  // What all modes have in common. Not planned anew: gradients come in the order that the first plan expects.
   ReducerOptions reducer;
+  std::vector<std::string> modes;
 };
+
+absl::StatusOr<ReducerOptions> OptionsOf(const std::string& mode, ReducerOptions options) {
+  if (mode != "default" && mode != "copied" && mode != "views") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no way to keep gradients '", mode, "'; known are default, copied, views"));
+  }
+  options.copy_gradients = mode == "copied";
+  options.gradient_as_bucket_view = mode == "views";
+  return options;
+}
 
 absl::StatusOr<Options> OptionsFromFlags() {
   const auto invalid = [](const std::string& what) { return absl::InvalidArgumentError(what); };
@@ -106,8 +119,9 @@ absl::StatusOr<Options> OptionsFromFlags() {
     options.reducer.compress = dtype == "f16" ? DType::kF16 : DType::kBF16;
   }
   if (absl::GetFlag(FLAGS_caps_from_last)) options.reducer.caps_from = CapsFrom::kLast;
-  options.reducer.gradient_as_bucket_view = absl::GetFlag(FLAGS_gradient_as_bucket_view);
   options.reducer.replan = false;
+  options.modes = absl::StrSplit(absl::GetFlag(FLAGS_gradients), ',');
+  for (const std::string& mode : options.modes) LOCKSTEP_RETURN_IF_ERROR(OptionsOf(mode, {}).status());
   if (absl::GetFlag(FLAGS_rounds) < 1 || absl::GetFlag(FLAGS_round_ms) < 1) {
     return invalid("there must be a round at least, of a millisecond");
   }
@@ -158,33 +172,49 @@ class OverlapProgram {
         model_(options.model),
         place_(place),
         group_(place.communicator),
+        memories_(options.on_gpu ? std::vector<WireMemory>{WireMemory::kOrdinary}
+                                 : std::vector<WireMemory>{WireMemory::kOrdinary, WireMemory::kAllocator}),
         report_(group_.leads() ? stdout : nullptr) {}
 
   absl::Status Run() {
-    LOCKSTEP_RETURN_IF_ERROR(MakeReplay());
-    LOCKSTEP_RETURN_IF_ERROR(MakeComputation());
+    LOCKSTEP_RETURN_IF_ERROR(MakeReplays());
+    LOCKSTEP_RETURN_IF_ERROR(MakeComputations());
     LOCKSTEP_ASSIGN_OR_RETURN(const int steps, WarmUp());
     if (group_.leads()) Describe(steps);
     for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
       LOCKSTEP_RETURN_IF_ERROR(RunRound(round, steps));
     }
-    LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
+    for (const Mode& mode : modes_) LOCKSTEP_RETURN_IF_ERROR(mode.replay->CheckedStep());
     LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
-    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead, MeasureReducerOverhead(replay_->reducer().plan(), kOverheadSteps));
+    LOCKSTEP_ASSIGN_OR_RETURN(found_.overhead, MeasureReducerOverhead(first().reducer().plan(), kOverheadSteps));
     Show(found_, &report_);
     return report_.Write(absl::GetFlag(FLAGS_json));
   }
 
  private:
+  using WireMemory = Replay::WireMemory;
+
+  struct Mode {
+    std::unique_ptr<Replay> replay;
+    std::unique_ptr<Computation> computation;
+  };
+
+  // What is not a mode's own is measured with this one. The plans are the same.
+  Replay& first() const { return *modes_.front().replay; }
+
   // Every rank alike, so that the leader's memory stands for all.
-  absl::Status MakeReplay() {
-    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_before, ProportionalBytes());
-    LOCKSTEP_ASSIGN_OR_RETURN(replay_, Replay::Create(group_, model_, options_.reducer, place_.replay));
-    for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(replay_->CheckedStep());
-    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_after, ProportionalBytes());
+  absl::Status MakeReplays() {
+    for (const std::string& name : options_.modes) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const ReducerOptions reducer, OptionsOf(name, options_.reducer));
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_before, ProportionalBytes());
+      Mode& mode = modes_.emplace_back();
+      LOCKSTEP_ASSIGN_OR_RETURN(mode.replay, Replay::Create(group_, model_, reducer, place_.replay));
+      for (int step = 0; step < 2; ++step) LOCKSTEP_RETURN_IF_ERROR(mode.replay->CheckedStep());
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes_after, ProportionalBytes());
+      found_.modes.push_back({name, bytes_after - bytes_before});
+    }
     found_.gradient_bytes = model_.elements() * static_cast<int64_t>(sizeof(float));
-    found_.memory_bytes = bytes_after - bytes_before;
-    for (const BucketPlan::Bucket& bucket : replay_->reducer().plan().buckets) {
+    for (const BucketPlan::Bucket& bucket : first().reducer().plan().buckets) {
       OverlapBucket row;
       row.bytes = static_cast<int64_t>(bucket.bytes());
       row.parameters = static_cast<int>(bucket.slots.size());
@@ -193,13 +223,14 @@ class OverlapProgram {
     return absl::OkStatus();
   }
 
-  absl::Status MakeComputation() {
-    LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(1).status());
+  // Of one plan.
+  absl::Status MakeComputations() {
+    for (const WireMemory memory : memories_) LOCKSTEP_RETURN_IF_ERROR(CommunicationOnly(memory, 1).status());
     double seconds = absl::GetFlag(FLAGS_compute_ms) / 1e3;
     if (seconds == 0) {
       std::vector<double> totals;
       for (int step = 0; step < kWarmUpSteps; ++step) {
-        LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(1));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Replay::WireTimes wire, CommunicationOnly(WireMemory::kOrdinary, 1));
         totals.push_back(Total(wire.seconds));
       }
       // Of which backward is two thirds.
@@ -207,70 +238,75 @@ class OverlapProgram {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t nanoseconds, group_.FromLeader(std::llround(seconds * 1e9)));
     plan_ = PlanCompute(model_, static_cast<double>(nanoseconds) * 1e-9);
-    switch (options_.compute) {
-      case ComputeKind::kBusy:
-        computation_ = MakeBusyComputation(plan_, CalibrateArithmetic(), replay_->gradients(), replay_->own_value());
-        break;
-      case ComputeKind::kAway:
-        computation_ = MakeAwayComputation(plan_);
-        break;
-      case ComputeKind::kStream:
-        computation_ = MakeStreamComputation(plan_, place_.replay.stream);
+    const double units_per_second = options_.compute == ComputeKind::kBusy ? CalibrateArithmetic() : 0;
+    for (Mode& mode : modes_) {
+      switch (options_.compute) {
+        case ComputeKind::kBusy:
+          mode.computation =
+              MakeBusyComputation(plan_, units_per_second, mode.replay->gradients(), mode.replay->own_value());
+          break;
+        case ComputeKind::kAway:
+          mode.computation = MakeAwayComputation(plan_);
+          break;
+        case ComputeKind::kStream:
+          mode.computation = MakeStreamComputation(plan_, place_.replay.stream);
+      }
     }
     return absl::OkStatus();
   }
 
   // Returns the steps of a round, equal on all ranks.
   absl::StatusOr<int> WarmUp() {
-    double seconds = 0;
-    for (int step = 0; step < kWarmUpSteps; ++step) {
-      LOCKSTEP_ASSIGN_OR_RETURN(seconds, replay_->Step(*computation_, 1, /*overlap=*/true));
+    double slowest = 0;
+    for (const Mode& mode : modes_) {
+      double seconds = 0;
+      for (int step = 0; step < kWarmUpSteps; ++step) {
+        LOCKSTEP_ASSIGN_OR_RETURN(seconds, mode.replay->Step(*mode.computation, 1, /*overlap=*/true));
+      }
+      slowest = std::max(slowest, seconds);
     }
-    const double fitting = static_cast<double>(absl::GetFlag(FLAGS_round_ms)) / 1e3 / seconds;
+    const double fitting = static_cast<double>(absl::GetFlag(FLAGS_round_ms)) / 1e3 / slowest;
     return std::clamp(static_cast<int>(fitting), 1, 1000);
   }
 
-  absl::StatusOr<Replay::WireTimes> CommunicationOnly(int steps) {
+  absl::StatusOr<Replay::WireTimes> CommunicationOnly(WireMemory memory, int steps) {
     // Who computes beside it lets nobody poll.
-    return replay_->CommunicationOnly(steps, /*background=*/options_.compute == ComputeKind::kBusy);
+    return first().CommunicationOnly(memory, steps, /*background=*/options_.compute == ComputeKind::kBusy);
   }
 
   static double Total(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-  // The four kinds of steps in turn, beginning with another one each round.
+  // Computation, communication in each memory, and two kinds of steps of each mode, in turn, beginning with another one each round.
   absl::Status RunRound(int number, int steps) {
     OverlapRound round;
+    round.steps.resize(modes_.size());
     Replay::ComputeTimes compute;
-    Replay::WireTimes wire;
-    constexpr int kKinds = 4;
-    for (int i = 0; i < kKinds; ++i) {
-      switch ((number + i) % kKinds) {
-        case 0: {
-          LOCKSTEP_ASSIGN_OR_RETURN(compute, replay_->ComputeOnly(*computation_, steps));
-          break;
-        }
-        case 1: {
-          LOCKSTEP_ASSIGN_OR_RETURN(wire, CommunicationOnly(steps));
-          break;
-        }
-        case 2: {
-          LOCKSTEP_ASSIGN_OR_RETURN(round.serial, replay_->Step(*computation_, steps, /*overlap=*/false));
-          break;
-        }
-        default: {
-          LOCKSTEP_ASSIGN_OR_RETURN(round.overlapped, replay_->Step(*computation_, steps, /*overlap=*/true));
-        }
+    std::vector<Replay::WireTimes> wires(memories_.size());
+    const size_t kinds = 1 + wires.size() + 2 * modes_.size();
+    for (size_t i = 0; i < kinds; ++i) {
+      size_t kind = (static_cast<size_t>(number) + i) % kinds;
+      if (kind == 0) {
+        LOCKSTEP_ASSIGN_OR_RETURN(compute, first().ComputeOnly(*modes_.front().computation, steps));
+      } else if (kind <= wires.size()) {
+        LOCKSTEP_ASSIGN_OR_RETURN(wires[kind - 1], CommunicationOnly(memories_[kind - 1], steps));
+      } else {
+        kind -= 1 + wires.size();
+        const Mode& mode = modes_[kind / 2];
+        const bool overlap = kind % 2 == 1;
+        double& seconds = overlap ? round.steps[kind / 2].overlapped : round.steps[kind / 2].serial;
+        LOCKSTEP_ASSIGN_OR_RETURN(seconds, mode.replay->Step(*mode.computation, steps, overlap));
       }
     }
-    std::vector<BucketCost> buckets;
-    for (size_t b = 0; b < found_.buckets.size(); ++b) {
-      buckets.push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
-      found_.buckets[b].costs.push_back(buckets.back());
-      if (options_.compute != ComputeKind::kBusy) buckets.back().processor_seconds = 0;
-    }
     round.compute = compute.seconds;
-    round.communication = Total(wire.seconds);
-    round.ideal = IdealStepSeconds(compute.seconds, buckets);
+    for (const Replay::WireTimes& wire : wires) {
+      std::vector<BucketCost> buckets;
+      for (size_t b = 0; b < found_.buckets.size(); ++b) {
+        buckets.push_back({compute.ready_seconds[b], wire.seconds[b], wire.processor_seconds[b]});
+        if (&wire == &wires.front()) found_.buckets[b].costs.push_back(buckets.back());
+        if (options_.compute != ComputeKind::kBusy) buckets.back().processor_seconds = 0;
+      }
+      round.communication.push_back({Total(wire.seconds), IdealStepSeconds(compute.seconds, buckets)});
+    }
     found_.rounds.push_back(round);
     return absl::OkStatus();
   }
@@ -292,11 +328,12 @@ class OverlapProgram {
             flag(absl::GetFlag(FLAGS_compute_ms) == 0, ": chosen so that backward takes as long as communication")));
     add("bucket caps", absl::StrCat(absl::StrJoin(options_.reducer.bucket_caps_bytes, ", "), " B, from the ",
                                     options_.reducer.caps_from == CapsFrom::kFirst ? "first" : "last", " gradients"));
-    add("gradients", options_.reducer.gradient_as_bucket_view ? "live in the buckets" : "copied into buckets and back");
+    add("gradients", absl::StrJoin(options_.modes, ", "));
     if (options_.reducer.compress.has_value()) add("sent as", lockstep::Name(*options_.reducer.compress));
     add("ideal", absl::StrCat("buckets one after the other, each when its gradients are there",
                               flag(options_.compute == ComputeKind::kBusy,
-                                   ", on a core that has to spare their processor time (that of the rank's threads)")));
+                                   ", on a core that has to spare their processor time (that of the rank's threads)"),
+                              flag(!options_.on_gpu, "; flat vectors, in ordinary memory where nothing else is said")));
     add("time", absl::StrCat("of the slowest rank, a mean of ", steps, " steps of each kind in turn, ",
                              absl::GetFlag(FLAGS_rounds), " rounds"));
     report_.AddFacts(facts);
@@ -306,9 +343,9 @@ class OverlapProgram {
   const ModelTable& model_;
   const Place& place_;
   const ProcessGroup group_;
-  std::unique_ptr<Replay> replay_;
+  const std::vector<WireMemory> memories_;
+  std::vector<Mode> modes_;
   ComputePlan plan_;
-  std::unique_ptr<Computation> computation_;
   OverlapReport found_;
   Report report_;
 };

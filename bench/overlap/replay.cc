@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -130,20 +131,30 @@ absl::StatusOr<Replay::ComputeTimes> Replay::ComputeOnly(Computation& computatio
   return times;
 }
 
-absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(int steps, bool background) {
+absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Replay::AllocateWire(WireMemory memory) const {
+  size_t bytes = 0;
+  for (const BucketPlan::Bucket& bucket : reducer_->plan().buckets) {
+    bytes += AlignedElements(bucket.elements) * sizeof(float);
+  }
+  if (place_.device->id().kind != DeviceKind::kHost) return group_.communicator()->AllocateOnDevice(bytes);
+  if (memory == WireMemory::kAllocator) return group_.communicator()->Allocate(bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(void* const data, HostDevice()->Allocate(bytes));
+  std::memset(data, 0, bytes);
+  return std::make_unique<SymmetricBuffer>(static_cast<char*>(data), bytes, /*shared=*/false,
+                                           [data] { HostDevice()->Free(data); });
+}
+
+absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(WireMemory memory, int steps, bool background) {
   const BucketPlan& plan = reducer_->plan();
-  if (wire_memory_ == nullptr) {
-    size_t bytes = 0;
-    for (const BucketPlan::Bucket& bucket : plan.buckets) bytes += AlignedElements(bucket.elements) * sizeof(float);
-    const bool on_host = place_.device->id().kind == DeviceKind::kHost;
-    LOCKSTEP_ASSIGN_OR_RETURN(wire_memory_, on_host ? group_.communicator()->Allocate(bytes)
-                                                    : group_.communicator()->AllocateOnDevice(bytes));
+  std::unique_ptr<SymmetricBuffer>& vectors = wire_memory_[static_cast<int>(memory)];
+  if (vectors == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(vectors, AllocateWire(memory));
   }
   WireTimes times;
   times.seconds.assign(plan.buckets.size(), 0);
   times.processor_seconds.assign(plan.buckets.size(), 0);
   for (int step = 0; step < steps; ++step) {
-    char* next = wire_memory_->data();
+    char* next = vectors->data();
     for (size_t b = 0; b < plan.buckets.size(); ++b) {
       CollectiveRequest request;
       request.collective = Collective::kAllReduce;

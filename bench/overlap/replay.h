@@ -55,13 +55,16 @@ class Replay {
   };
   absl::StatusOr<ComputeTimes> ComputeOnly(Computation& computation, int steps);
 
-  // The all-reduce of each bucket alone, one after the other, in memory like the reducer's. `background`: the calls leave the core to
-  // computation, as a reducer's do (CollectiveRequest::background).
+  // Where the vectors of CommunicationOnly() are: in memory like any framework's, or in that of the communicator's allocator. On a device
+  // both are the latter's.
+  enum class WireMemory { kOrdinary, kAllocator };
+  // The all-reduce of each bucket alone, one after the other, as one flat vector. `background`: the calls leave the core to computation, as
+  // a reducer's do (CollectiveRequest::background).
   struct WireTimes {
     std::vector<double> seconds;            // by bucket
     std::vector<double> processor_seconds;  // of all threads of the rank's process
   };
-  absl::StatusOr<WireTimes> CommunicationOnly(int steps, bool background);
+  absl::StatusOr<WireTimes> CommunicationOnly(WireMemory memory, int steps, bool background);
 
   // Seconds of a step. Without overlap gradients are marked ready when all are computed.
   absl::StatusOr<double> Step(Computation& computation, int steps, bool overlap);
@@ -73,6 +76,8 @@ class Replay {
   Replay(const ProcessGroup& group, const ModelTable& model, const ReplayPlace& place);
   absl::Status AllocateGradients();
   absl::Status FindGradientsInBuckets();
+  // Zeros, for all buckets. The first all-reduce of them, in place, has written every page.
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateWire(WireMemory memory) const;
   absl::Status MarkReady(size_t parameter) { return reducer_->MarkReady(parameter, views_[parameter], place_.stream); }
   // These two wait until it is done.
   absl::Status FillGradient(size_t parameter, float value);
@@ -88,7 +93,7 @@ class Replay {
   std::vector<absl::Span<float>> gradients_;  // by parameter
   std::vector<TensorView> views_;             // the same
   std::unique_ptr<Reducer> reducer_;
-  std::unique_ptr<SymmetricBuffer> wire_memory_;  // of CommunicationOnly, from its first call on
+  std::unique_ptr<SymmetricBuffer> wire_memory_[2];  // by WireMemory, from the first CommunicationOnly() in it on
 };
 
 // Medians over steps, in seconds.

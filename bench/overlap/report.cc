@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <utility>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace lockstep {
@@ -38,39 +39,63 @@ void ShowBuckets(const std::vector<OverlapBucket>& buckets, Report* report) {
   }
 }
 
-void ShowRounds(const std::vector<Round>& rounds, Report* report) {
-  using Value = double (*)(const Round&);
-  const auto of_rounds = [&rounds](Value value, double factor) {
+void ShowRounds(const OverlapReport& found, Report* report) {
+  using Value = absl::FunctionRef<double(const Round&)>;
+  const auto of_rounds = [&found](Value value, double factor) {
     std::vector<double> values;
-    for (const Round& round : rounds) values.push_back(value(round) * factor);
+    for (const Round& round : found.rounds) values.push_back(value(round) * factor);
     return values;
+  };
+  const auto add_times = [&](const std::string& name, Value value) {
+    const std::vector<double> ms = of_rounds(value, kMsPerSecond);
+    report->AddRow({{"name", name}, {"step_ms", ToJson(QuartilesOf(ms))}, {"rounds_ms", ms}});
+  };
+  const auto add_ratio = [&](const std::string& name, Value value) {
+    report->AddRow({{"name", name}, {"ratio", ToJson(QuartilesOf(of_rounds(value, 1)))}});
   };
   const auto columns = [](const char* heading, const std::string& unit, const std::string& at) {
     return Columns{
-        {-24, heading, "", "/name"}, {11, "median" + unit, "", at + "/median", 3}, {17, "quartiles", "", at, 3}};
+        {-48, heading, "", "/name"}, {11, "median" + unit, "", at + "/median", 3}, {17, "quartiles", "", at, 3}};
   };
+  // By memory.
+  constexpr const char* kAlone[] = {"communication only", "communication only in the allocator's memory"};
+  constexpr const char* kIdeal[] = {"ideal", "ideal of the allocator's memory"};
+  const size_t memories = found.rounds.front().communication.size();
+
   report->Begin("#\n", columns("of a step", " (ms)", "/step_ms"));
-  for (const auto& [name, value] : std::vector<std::pair<const char*, Value>>{
-           {"compute only", [](const Round& round) { return round.compute; }},
-           {"communication only", [](const Round& round) { return round.communication; }},
-           {"without overlap", [](const Round& round) { return round.serial; }},
-           {"with overlap", [](const Round& round) { return round.overlapped; }},
-           {"exposed communication", [](const Round& round) { return round.exposed(); }},
-           {"ideal", [](const Round& round) { return round.ideal; }}}) {
-    const std::vector<double> ms = of_rounds(value, kMsPerSecond);
-    report->AddRow({{"name", name}, {"step_ms", ToJson(QuartilesOf(ms))}, {"rounds_ms", ms}});
+  add_times("compute only", [](const Round& round) { return round.compute; });
+  for (size_t i = 0; i < memories; ++i) {
+    add_times(kAlone[i], [i](const Round& round) { return round.communication[i].alone; });
+    add_times(kIdeal[i], [i](const Round& round) { return round.communication[i].ideal; });
   }
+  for (size_t m = 0; m < found.modes.size(); ++m) {
+    const std::string& mode = found.modes[m].name;
+    add_times(mode + ": without overlap", [m](const Round& round) { return round.steps[m].serial; });
+    add_times(mode + ": with overlap", [m](const Round& round) { return round.steps[m].overlapped; });
+    add_times(mode + ": exposed communication",
+              [m](const Round& round) { return round.steps[m].overlapped - round.compute; });
+  }
+
+  size_t views = 0;
+  while (views < found.modes.size() && found.modes[views].name != "views") ++views;
   report->Begin("#\n", columns("round by round", "", "/ratio"));
-  for (const auto& [name, value] : std::vector<std::pair<const char*, Value>>{
-           {"with overlap / ideal", [](const Round& round) { return round.overlapped / round.ideal; }},
-           {"without / with overlap", [](const Round& round) { return round.serial / round.overlapped; }}}) {
-    report->AddRow({{"name", name}, {"ratio", ToJson(QuartilesOf(of_rounds(value, 1)))}});
+  for (size_t m = 0; m < found.modes.size(); ++m) {
+    const std::string& mode = found.modes[m].name;
+    for (size_t i = 0; i < memories; ++i) {
+      add_ratio(absl::StrCat(mode, ": step / ", kIdeal[i]),
+                [m, i](const Round& round) { return round.steps[m].overlapped / round.communication[i].ideal; });
+    }
+    add_ratio(mode + ": without / with overlap",
+              [m](const Round& round) { return round.steps[m].serial / round.steps[m].overlapped; });
+    if (views == found.modes.size() || views == m) continue;
+    add_ratio(mode + " / views",
+              [m, views](const Round& round) { return round.steps[m].overlapped / round.steps[views].overlapped; });
   }
 }
 
 void ShowOverhead(const OverlapReport& found, Report* report) {
   std::vector<double> steps;
-  for (const Round& round : found.rounds) steps.push_back(round.overlapped);
+  for (const Round& round : found.rounds) steps.push_back(round.steps.front().overlapped);
   double parameters = 0;
   for (const OverlapBucket& bucket : found.buckets) parameters += bucket.parameters;
   const double step = Median(steps);
@@ -78,22 +103,25 @@ void ShowOverhead(const OverlapReport& found, Report* report) {
   const double mark_ready_us = found.overhead.mark_ready_seconds * kUsPerSecond;
   report->Print(absl::StrFormat(
       "#\n# the reducer itself, with nothing to move: %.3f us a parameter in mark_ready, %.3f us with begin and end; a "
-      "step %.1f us, %.2f %% of one with overlap\n",
+      "step %.1f us, %.2f %% of %s with overlap\n",
       mark_ready_us / parameters, step_us / parameters, step_us,
-      step > 0 ? 100 * found.overhead.step_seconds / step : 0));
+      step > 0 ? 100 * found.overhead.step_seconds / step : 0, found.modes.front().name));
   report->AddRow({{"name", "the reducer itself"}, {"mark_ready_us", mark_ready_us}, {"step_us", step_us}},
                  /*printed=*/false);
 }
 
 void ShowMemory(const OverlapReport& found, Report* report) {
-  const auto bytes = static_cast<double>(found.memory_bytes);
-  report->Print(absl::StrFormat(
-      "# memory of a rank for gradients and reducer: %.1f MiB (%.2f copies of the gradients) when shared pages are "
-      "divided by those who share them\n",
-      bytes / (1 << 20), bytes / static_cast<double>(found.gradient_bytes)));
-  report->AddRow(
-      {{"name", "memory"}, {"gradient_bytes", found.gradient_bytes}, {"proportional_bytes", found.memory_bytes}},
-      /*printed=*/false);
+  report->Print(
+      "# memory of a rank for gradients and reducer, when shared pages are divided by those who share them:\n");
+  for (const OverlapMode& mode : found.modes) {
+    const auto bytes = static_cast<double>(mode.memory_bytes);
+    report->Print(absl::StrFormat("#   %s: %.1f MiB, %.2f copies of the gradients\n", mode.name, bytes / (1 << 20),
+                                  bytes / static_cast<double>(found.gradient_bytes)));
+    report->AddRow({{"name", mode.name + ": memory"},
+                    {"gradient_bytes", found.gradient_bytes},
+                    {"proportional_bytes", mode.memory_bytes}},
+                   /*printed=*/false);
+  }
 }
 
 }  // namespace
@@ -115,7 +143,7 @@ double IdealStepSeconds(double compute_seconds, absl::Span<const BucketCost> buc
 
 void Show(const OverlapReport& found, Report* report) {
   ShowBuckets(found.buckets, report);
-  ShowRounds(found.rounds, report);
+  ShowRounds(found, report);
   ShowOverhead(found, report);
   ShowMemory(found, report);
 }
