@@ -52,8 +52,10 @@
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/rank.h"
+#include "base/ref.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
+#include "comm/pieces.h"
 #include "comm/schedule/schedule.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
@@ -79,6 +81,10 @@ struct CollectiveRequest {
   const void* input = nullptr;
   // reduce-scatter, scatter: one block. reduce, gather: ignored but at the root.
   void* output = nullptr;
+  // Instead of `input` and `output`, on the host, where they are not contiguous (comm/pieces.h): of `dtype`, with as many bytes as these would
+  // have. In place, both are the same memory piece by piece. They stay unchanged until the collective is done. Not for an all-to-all.
+  Ref<const Pieces> input_pieces;
+  Ref<const Pieces> output_pieces;
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // after it the operation is aborted on every rank; 0: the communicator's

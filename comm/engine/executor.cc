@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "base/check.h"
 #include "comm/schedule/schedule_memory.h"
 
@@ -38,7 +39,7 @@ void Executor::Start(Job* job) {
 
 bool Executor::StartAtOnce(Job* job, int looks) {
   const auto& exchange = job->plan->exchange();
-  if (exchange.has_value() && jobs_.empty() && !failed_) {
+  if (exchange.has_value() && jobs_.empty() && !failed_ && !job->in_pieces()) {
     Sink sink;
     sink.bytes = exchange->bytes;
     sink.target = job->output;
@@ -161,6 +162,7 @@ inline void Executor::PostChunk(Job* job, Job::StepState* state, int32_t chunk) 
   unit->job = job;
   unit->step = state;
   unit->bytes = bytes;
+  if (ABSL_PREDICT_FALSE(job->in_pieces())) return PostInPieces(unit, layout, offset);
   const Rank peer = TransportRank(step.peer);
   const Envelope& envelope = EnvelopeOf(job, layout);
   if (step.kind == Step::Kind::kSend) {
@@ -182,6 +184,7 @@ void Executor::Compute(const Job& job, const ExecutionPlan::StepLayout& layout, 
   const Step& step = *layout.step;
   const size_t bytes = elements * plan.element_bytes();
   if (bytes == 0) return;
+  if (ABSL_PREDICT_FALSE(job.in_pieces())) return ComputeInPieces(job, layout, offset, elements);
   void* const target = Address(job, step.target, layout.target_offset, offset, bytes);
   if (step.kind == Step::Kind::kReduceMany) {
     // A pair in place, as in recursive doubling, whose vectors are short: the function for pairs takes some nanoseconds less.
@@ -198,6 +201,75 @@ void Executor::Compute(const Job& job, const ExecutionPlan::StepLayout& layout, 
   }
   const void* const source = Address(job, step.source, layout.source_offset, offset, bytes);
   if (source != target) std::memcpy(target, source, bytes);
+}
+
+OperandMemory Executor::MemoryOf(const Job& job, const Operand& operand, size_t offset) {
+  if (operand.window != Window::kScratch) return job.Caller(operand.window, offset);
+  return {job.internal.windows[static_cast<int>(Window::kScratch)] + offset};
+}
+
+void Executor::PostInPieces(Unit* unit, const ExecutionPlan::StepLayout& layout, size_t offset) {
+  Job* const job = unit->job;
+  const Step& step = *layout.step;
+  const Rank peer = TransportRank(step.peer);
+  const Envelope& envelope = EnvelopeOf(job, layout);
+  const size_t bytes = unit->bytes;
+  unit->buffered = false;
+  const auto buffer = [unit, bytes] {
+    unit->buffered = true;
+    if (unit->buffer.size() < bytes) unit->buffer.resize(bytes);
+    return unit->buffer.data();
+  };
+  if (step.kind == Step::Kind::kSend) {
+    if (bytes == 0) return transport_->Send(peer, channel_, envelope, nullptr, 0, &unit->operation);
+    const OperandMemory source = MemoryOf(*job, step.source, layout.source_offset + offset);
+    char* data = source.At(bytes);
+    if (data == nullptr) {
+      data = buffer();
+      source.pieces->Read(source.position, bytes, data);
+    }
+    return transport_->Send(peer, channel_, envelope, data, bytes, &unit->operation);
+  }
+  Sink sink;
+  sink.bytes = bytes;
+  if (bytes > 0) {
+    const bool reduces = step.kind == Step::Kind::kReceiveReduce;
+    unit->target = MemoryOf(*job, step.target, layout.target_offset + offset);
+    unit->operand = reduces ? MemoryOf(*job, step.source, layout.source_offset + offset) : OperandMemory();
+    sink.target = unit->target.At(bytes);
+    if (reduces) sink.operand = unit->operand.At(bytes);
+    if (sink.target == nullptr || (reduces && sink.operand == nullptr)) {
+      sink.target = buffer();
+      sink.operand = nullptr;
+    } else if (reduces) {
+      sink.reduction = &job->plan->reduction();
+    }
+  }
+  transport_->Receive(peer, channel_, envelope, sink, &unit->operation);
+}
+
+void Executor::TakeFromBuffer(Unit* unit) {
+  const OperandMemory buffer = {unit->buffer.data()};
+  if (unit->step->layout->step->kind == Step::Kind::kReceive) {
+    return steps_in_pieces_.Copy(unit->target, buffer, unit->bytes);
+  }
+  steps_in_pieces_.Reduce(*unit->job->plan, {unit->target}, {unit->operand, buffer}, unit->bytes);
+}
+
+void Executor::ComputeInPieces(const Job& job, const ExecutionPlan::StepLayout& layout, size_t offset,
+                               size_t elements) {
+  const Step& step = *layout.step;
+  const size_t bytes = elements * job.plan->element_bytes();
+  const OperandMemory target = MemoryOf(job, step.target, layout.target_offset + offset);
+  if (step.kind != Step::Kind::kReduceMany) {
+    const OperandMemory source = MemoryOf(job, step.source, layout.source_offset + offset);
+    return steps_in_pieces_.Copy(target, source, bytes);
+  }
+  terms_in_pieces_.clear();
+  for (size_t k = 0; k < step.terms.size(); ++k) {
+    terms_in_pieces_.push_back(MemoryOf(job, step.terms[k], layout.term_offsets[k] + offset));
+  }
+  steps_in_pieces_.Reduce(*job.plan, {target}, terms_in_pieces_, bytes);
 }
 
 const Envelope& Executor::EnvelopeOf(Job* job, const ExecutionPlan::StepLayout& layout) {
@@ -224,6 +296,10 @@ void Executor::OnOperationComplete(Operation* operation, const absl::Status& sta
     job->failing = true;
     self->owner_->OnOperationFailed(job, status, step.peer, EnvelopeOf(job, *state->layout), *operation);
   }
+  if (ABSL_PREDICT_FALSE(unit->buffered) && status.ok() && !self->failed_ && step.kind != Step::Kind::kSend) {
+    self->TakeFromBuffer(unit);
+  }
+  unit->buffered = false;
   unit->next_free = self->free_units_;
   self->free_units_ = unit;
   if (!status.ok() || self->failed_) return;

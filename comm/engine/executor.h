@@ -18,6 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/ref.h"
+#include "comm/engine/operand_memory.h"
+#include "comm/pieces.h"
 #include "comm/plan/execution_plan.h"
 #include "comm/record/flight_recorder.h"
 #include "comm/record/signature.h"
@@ -28,11 +31,22 @@ namespace lockstep {
 // One collective in flight: what to do (set by the caller before Start) and how far it is (the executor's). The owner keeps it
 // in place until Owner::OnDone. It may then be used again; it keeps the memory that it has grown.
 struct Job {
+  bool in_pieces() const { return input_pieces != nullptr || output_pieces != nullptr; }
+  // Of this rank's input or output.
+  OperandMemory Caller(Window window, size_t offset) const {
+    const Pieces* const pieces = (window == Window::kInput ? input_pieces : output_pieces).get();
+    if (pieces != nullptr) return {nullptr, pieces, offset};
+    return {(window == Window::kInput ? const_cast<char*>(input) : output) + offset};
+  }
+
   const ExecutionPlan* plan = nullptr;  // borrowed until Owner::OnDone
   Signature signature;
   // The caller's buffers; null where the collective has none on this rank.
   const char* input = nullptr;
   char* output = nullptr;
+  // Instead, where they are not contiguous.
+  Ref<const Pieces> input_pieces;
+  Ref<const Pieces> output_pieces;
   Deadline deadline = Deadline::Infinite();
   FlightRecord* record = nullptr;  // may be null; its sequence tells whether it is still ours
 
@@ -103,6 +117,12 @@ class Executor {
     Job* job = nullptr;
     Job::StepState* step = nullptr;
     size_t bytes = 0;
+    // Where the chunk is not contiguous in the caller's memory: it goes by way of a buffer. A received one is then put to the target, with a
+    // reduction into the operand.
+    bool buffered = false;
+    std::vector<char> buffer;
+    OperandMemory target;
+    OperandMemory operand;
     Unit* next_free = nullptr;
   };
 
@@ -117,8 +137,14 @@ class Executor {
   // Something that held the step is done.
   static void Release(Job* job, int32_t step);
   void PostChunk(Job* job, Job::StepState* step, int32_t chunk);
+  // The same for a message of a job in pieces.
+  void PostInPieces(Unit* unit, const ExecutionPlan::StepLayout& layout, size_t chunk_offset);
+  // Of a received chunk that went by way of the unit's buffer.
+  void TakeFromBuffer(Unit* unit);
   // A step that is no message: done when this returns.
   void Compute(const Job& job, const ExecutionPlan::StepLayout& layout, size_t chunk_offset, size_t elements);
+  void ComputeInPieces(const Job& job, const ExecutionPlan::StepLayout& layout, size_t chunk_offset, size_t elements);
+  static OperandMemory MemoryOf(const Job& job, const Operand& operand, size_t offset);
   static void ChunkCompleted(Job* job, Job::StepState* step);
   void FinishIfComplete(Job* job);
   // Starts queued jobs while the newest begun one has posted everything.
@@ -150,6 +176,9 @@ class Executor {
   std::deque<Unit> units_;
   Unit* free_units_ = nullptr;
   std::vector<const void*> terms_;  // of the step that is being computed
+  // The same in pieces.
+  OperandSteps steps_in_pieces_;
+  std::vector<OperandMemory> terms_in_pieces_;
 };
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/fork.h"
@@ -111,6 +112,7 @@ bool MemoryExecutor::Advance() {
 
 inline void MemoryExecutor::Begin(Job* job) {
   begun_ = true;
+  in_pieces_ = job->in_pieces();
   envelope_ = Encode(job->signature);
   const ExecutionPlan& plan = *job->plan;
   if (scratch_.size() < plan.scratch_bytes()) scratch_.resize(plan.scratch_bytes());
@@ -212,7 +214,10 @@ inline void MemoryExecutor::Enter(int barrier) {
     const ExecutionPlan::StepLayout& layout = job.plan->step(barrier);
     LOCKSTEP_CHECK(job.plan->scratch_block_bytes() <= payload.size()) << job.plan->scratch_block_bytes() << " bytes";
     const size_t bytes = layout.elements * job.plan->element_bytes();
-    if (bytes > 0) {
+    if (ABSL_PREDICT_FALSE(in_pieces_) && bytes > 0) {
+      steps_in_pieces_.Copy({reinterpret_cast<char*>(payload.data())},
+                            job.Caller(step.source.window, layout.source_offset), bytes);
+    } else if (bytes > 0) {
       std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
     }
     TakeSlot(barrier, barrier_.rank(), payload);
@@ -286,6 +291,7 @@ inline bool MemoryExecutor::Work(int64_t round) {
 }
 
 inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
+  if (ABSL_PREDICT_FALSE(in_pieces_)) return ComputeInPieces(step, piece);
   const ExecutionPlan& plan = *jobs_.front()->plan;
   const ExecutionPlan::StepLayout& layout = plan.step(step_);
   const size_t elements = piece.bytes / plan.element_bytes();
@@ -308,6 +314,39 @@ inline bool MemoryExecutor::Compute(const Step& step, const Piece& piece) {
     if (terms_.back() == nullptr) return false;
   }
   plan.ReduceMany(targets_.data(), targets_.size(), terms_.data(), terms_.size(), elements);
+  return true;
+}
+
+bool MemoryExecutor::FindMemory(const Operand& operand, size_t offset, const Piece& piece, bool written,
+                                OperandMemory* memory) {
+  if (operand.rank == Operand::kOwn && operand.window != Window::kScratch) {
+    *memory = jobs_.front()->Caller(operand.window, offset + piece.begin + piece.at);
+    return true;
+  }
+  *memory = {Address(operand, offset, piece, written)};
+  return memory->data != nullptr;
+}
+
+bool MemoryExecutor::ComputeInPieces(const Step& step, const Piece& piece) {
+  const ExecutionPlan& plan = *jobs_.front()->plan;
+  const ExecutionPlan::StepLayout& layout = plan.step(step_);
+  targets_in_pieces_.resize(1 + step.more_targets.size());
+  terms_in_pieces_.resize(std::max<size_t>(1, step.terms.size()));
+  if (!FindMemory(step.target, layout.target_offset, piece, /*written=*/true, &targets_in_pieces_[0])) return false;
+  if (step.kind != Step::Kind::kReduceMany) {
+    if (!FindMemory(step.source, layout.source_offset, piece, /*written=*/false, &terms_in_pieces_[0])) return false;
+    steps_in_pieces_.Copy(targets_in_pieces_[0], terms_in_pieces_[0], piece.bytes);
+    return true;
+  }
+  for (size_t k = 0; k < step.more_targets.size(); ++k) {
+    const size_t offset = layout.more_target_offsets[k];
+    if (!FindMemory(step.more_targets[k], offset, piece, /*written=*/true, &targets_in_pieces_[k + 1])) return false;
+  }
+  for (size_t k = 0; k < step.terms.size(); ++k) {
+    const size_t offset = layout.term_offsets[k];
+    if (!FindMemory(step.terms[k], offset, piece, /*written=*/false, &terms_in_pieces_[k])) return false;
+  }
+  steps_in_pieces_.Reduce(plan, targets_in_pieces_, terms_in_pieces_, piece.bytes);
   return true;
 }
 

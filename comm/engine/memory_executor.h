@@ -29,6 +29,7 @@
 #include "absl/types/span.h"
 #include "base/rank.h"
 #include "comm/engine/executor.h"
+#include "comm/engine/operand_memory.h"
 #include "comm/engine/shm_barrier.h"
 #include "comm/engine/symmetric_memory.h"
 #include "comm/schedule/schedule.h"
@@ -107,6 +108,10 @@ class MemoryExecutor {
   bool TellsPlaces(int barrier) const;
   // False when a peer's buffer is not in a region.
   bool Compute(const Step& step, const Piece& piece);
+  // The same where this rank's input or output is in pieces.
+  bool ComputeInPieces(const Step& step, const Piece& piece);
+  // False as of Compute.
+  bool FindMemory(const Operand& operand, size_t offset, const Piece& piece, bool written, OperandMemory* memory);
   // `offset`: of the operand, as the plan has it.
   char* Address(const Operand& operand, size_t offset, const Piece& piece, bool written);
   char* AddressOfPeer(const Operand& operand, size_t offset, const Piece& piece, bool written);
@@ -134,9 +139,13 @@ class MemoryExecutor {
   size_t share_bytes_left_ = 0;
   std::vector<void*> targets_;
   std::vector<const void*> terms_;
+  OperandSteps steps_in_pieces_;
+  std::vector<OperandMemory> targets_in_pieces_;
+  std::vector<OperandMemory> terms_in_pieces_;
 
   // Of the first job, once it has begun.
   bool begun_ = false;
+  bool in_pieces_ = false;
   Envelope envelope_ = {};
   std::array<char*, 3> windows_ = {};  // where this rank's begin, by Window
   std::vector<Places> places_;         // by rank

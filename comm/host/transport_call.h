@@ -15,6 +15,7 @@
 #include "comm/engine/executor.h"
 #include "comm/engine/progress_engine.h"
 #include "comm/host/transport_communicator.h"
+#include "comm/pieces.h"
 #include "comm/point_to_point.h"
 #include "comm/work.h"
 #include "transport/shm/symmetric_arena.h"
@@ -67,9 +68,10 @@ struct TransportCommunicator::AskedArena {
 struct TransportCommunicator::Call : Job {
   Plan call_plan;  // owns Job::plan; kept until the next use of this call
   CallState* work = nullptr;
-  bool at_once = false;        // the clock was not read for it yet; not needed if it is done before its caller waits
-  Ref<CallState> background;   // holds `work` if nobody has to wait for it
-  std::vector<char> prepared;  // a copy of the input, if it had to be read before the collective
+  bool at_once = false;         // the clock was not read for it yet; not needed if it is done before its caller waits
+  Ref<CallState> background;    // holds `work` if nobody has to wait for it
+  std::vector<char> prepared;   // a copy of the input, if it had to be read before the collective
+  Ref<const Pieces> copied_to;  // the result is in `prepared`, and goes there
 };
 
 struct TransportCommunicator::Message : MessageCall {

@@ -86,6 +86,17 @@ Rank RankIn(const std::vector<Rank>& ranks, Rank transport_rank) {
   return Rank(static_cast<int>(it - ranks.begin()));
 }
 
+// The end of an integer average.
+absl::Status DivideOutput(DType dtype, void* output, const Pieces* pieces, size_t count, int size) {
+  if (pieces == nullptr) return kernels::DivideTowardZero(dtype, output, count, size);
+  for (size_t position = 0; position < pieces->bytes();) {
+    const Pieces::Run run = pieces->At(position);
+    LOCKSTEP_RETURN_IF_ERROR(kernels::DivideTowardZero(dtype, run.data, run.bytes / SizeOf(dtype), size));
+    position += run.bytes;
+  }
+  return absl::OkStatus();
+}
+
 std::vector<Rank> AllRanks(int size) {
   std::vector<Rank> ranks;
   for (int r = 0; r < size; ++r) ranks.emplace_back(r);
@@ -181,7 +192,7 @@ absl::Status TransportCommunicator::RunUnchecked(const CollectiveRequest& reques
   // The operation's deadline, not ours, bounds this: the state must stay until the executor is done with it.
   engine_->Drive(state.done(), Deadline::Infinite(), /*spin=*/!request.background);
   if (!state.status().ok() || divide_count == 0) return state.status();
-  return kernels::DivideTowardZero(request.dtype, request.output, divide_count, size_);
+  return DivideOutput(request.dtype, request.output, request.output_pieces.get(), divide_count, size_);
 }
 
 absl::Status TransportCommunicator::StartPlanned(const CollectiveRequest& request, const Plan* plan,
@@ -234,6 +245,12 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   call->plan = call->call_plan->execution.get();
   call->input = static_cast<const char*>(request.input);
   call->output = static_cast<char*>(request.output);
+  if (ABSL_PREDICT_FALSE(request.input_pieces != nullptr || request.output_pieces != nullptr)) {
+    const absl::Status prepared = PreparePieces(request, call);
+    if (prepared.ok()) return call;
+    FreeCall(call);
+    return prepared;
+  }
   const double factor = InputFactor(request, size_);
   const bool exchange_in_place = request.collective == Collective::kAllToAll && request.input == request.output;
   const size_t count = call->call_plan->input_count;
@@ -256,7 +273,7 @@ absl::StatusOr<TransportCommunicator::Call*> TransportCommunicator::PrepareCall(
   mu()->Lock();
   if (!status_.ok()) status.Update(Over(NameOf(request)));
   if (status.ok()) return call;
-  free_calls_.push_back(call);
+  FreeCall(call);
   return status;
 }
 
@@ -308,7 +325,9 @@ void TransportCommunicator::CopyAlone(Call* call) {
   call->at_once = bytes <= kAtOnceBytesMax;
   call->record = recorder_.Add(call->signature, bytes, {});
   if (!call->at_once) call->record->queued = call->record->started = FlightRecord::Clock::now();
-  if (call->signature.collective != Collective::kBarrier && call->input != call->output && bytes > 0) {
+  if (call->in_pieces()) {
+    OperandSteps().Copy(call->Caller(Window::kOutput, 0), call->Caller(Window::kInput, 0), bytes);
+  } else if (call->signature.collective != Collective::kBarrier && call->input != call->output && bytes > 0) {
     std::memcpy(call->output, call->input, bytes);
   }
   // Kept until the call is complete; cleared, as OnDone would take it off the engine's count.
@@ -358,8 +377,9 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   const size_t divide_count = call->call_plan->divide_count;
   // Where somebody waits, it is done by him, outside the lock.
   if (result.ok() && divide_count > 0 && call->background != nullptr) {
-    result = kernels::DivideTowardZero(call->signature.dtype, call->output, divide_count, size_);
+    result = DivideOutput(call->signature.dtype, call->output, call->output_pieces.get(), divide_count, size_);
   }
+  if (result.ok() && call->copied_to != nullptr) call->copied_to->Write(0, call->copied_to->bytes(), call->output);
   const bool recorded = call->record->signature.sequence == call->signature.sequence;
   if (!result.ok()) {
     result = OperationError(result, NameOf(call->signature), recorded ? ProgressOf(*call->record) : "");
@@ -379,7 +399,7 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
   CallState* const work = call->work;
   call->work = nullptr;
   call->background = nullptr;
-  free_calls_.push_back(call);
+  FreeCall(call);
   Complete(work, std::move(result));
 }
 

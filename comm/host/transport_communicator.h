@@ -148,6 +148,10 @@ class TransportCommunicator : public Communicator,
   // precedes a collective in checked mode.
   absl::StatusOr<Call*> PrepareCall(const CollectiveRequest& request, const Plan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // The rest of that for a request in pieces.
+  absl::Status PreparePieces(const CollectiveRequest& request, Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  // Puts it back into the pool.
+  void FreeCall(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void LaunchCall(Call* call, const CollectiveRequest& request, CallState* work, Ref<CallState> background, bool check)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   // Executes a launched call in a world of one.

@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
 
@@ -20,8 +21,14 @@ constexpr size_t kElementBytesMax = 16;  // complex128
 // Walks a view's elements in row-major order: a position per dimension, as an odometer.
 class RowMajorCursor {
  public:
-  explicit RowMajorCursor(const TensorView& view)
-      : shape_(view.shape()), strides_(view.strides()), index_(view.shape().size(), 0) {}
+  RowMajorCursor(const TensorView& view, size_t first)
+      : shape_(view.shape()), strides_(view.strides()), index_(view.shape().size(), 0) {
+    for (size_t d = shape_.size(); d-- > 0 && first > 0;) {
+      index_[d] = static_cast<int64_t>(first % shape_[d]);
+      first /= shape_[d];
+      offset_ += strides_[d] * index_[d];
+    }
+  }
 
   // In elements from the view's data.
   int64_t offset() const { return offset_; }
@@ -76,25 +83,26 @@ MoveFunction MoveOf(size_t element_bytes) {
   }
 }
 
-// Between a view and its range of the flat array, which is only read when unflattened.
+// Between elements of a view and their range of the flat array, which is only read when unflattened.
 template <Direction kDirection>
-absl::Status MoveView(const TensorView& view, uint8_t* flat, DType flat_dtype, double factor) {
+absl::Status MoveView(const TensorView& view, size_t first, size_t count, uint8_t* flat, DType flat_dtype,
+                      double factor) {
   constexpr bool kGathers = kDirection == Direction::kFlatten;
   const DType dtype = view.dtype();
-  const auto cast = [&](void* own, uint8_t* in_flat, size_t count) {
-    return kGathers ? CastScaled(flat_dtype, in_flat, dtype, own, count, factor)
-                    : CastScaled(dtype, own, flat_dtype, in_flat, count, factor);
+  const auto cast = [&](void* own, uint8_t* in_flat, size_t elements) {
+    return kGathers ? CastScaled(flat_dtype, in_flat, dtype, own, elements, factor)
+                    : CastScaled(dtype, own, flat_dtype, in_flat, elements, factor);
   };
-  if (view.dense()) return cast(view.data(), flat, view.elements());
+  if (view.dense()) return cast(static_cast<uint8_t*>(view.data()) + first * SizeOf(dtype), flat, count);
   const MoveFunction move = MoveOf<kDirection>(SizeOf(dtype));
-  RowMajorCursor cursor(view);
+  RowMajorCursor cursor(view, first);
   uint8_t staging[kStagingBytes];
   const size_t step = kStagingBytes / SizeOf(dtype);
-  for (size_t done = 0; done < view.elements(); done += step) {
-    const size_t count = std::min(step, view.elements() - done);
-    if (kGathers) move(cursor, view.data(), staging, count);
-    LOCKSTEP_RETURN_IF_ERROR(cast(staging, flat + done * SizeOf(flat_dtype), count));
-    if (!kGathers) move(cursor, view.data(), staging, count);
+  for (size_t done = 0; done < count; done += step) {
+    const size_t elements = std::min(step, count - done);
+    if (kGathers) move(cursor, view.data(), staging, elements);
+    LOCKSTEP_RETURN_IF_ERROR(cast(staging, flat + done * SizeOf(flat_dtype), elements));
+    if (!kGathers) move(cursor, view.data(), staging, elements);
   }
   return absl::OkStatus();
 }
@@ -114,7 +122,7 @@ absl::Status MoveViews(absl::Span<const ViewPiece> pieces, void* flat, DType fla
   for (const ViewPiece& piece : pieces) {
     if (piece.view->elements() == 0) continue;
     uint8_t* const range = static_cast<uint8_t*>(flat) + piece.offset * SizeOf(flat_dtype);
-    LOCKSTEP_RETURN_IF_ERROR(MoveView<kDirection>(*piece.view, range, flat_dtype, factor));
+    LOCKSTEP_RETURN_IF_ERROR(MoveView<kDirection>(*piece.view, 0, piece.view->elements(), range, flat_dtype, factor));
   }
   return absl::OkStatus();
 }
@@ -127,6 +135,19 @@ absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType 
 
 absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor) {
   return MoveViews<Direction::kUnflatten>(pieces, const_cast<void*>(flat), flat_dtype, factor);
+}
+
+void ReadElements(const TensorView& view, size_t first, size_t count, void* flat, DType flat_dtype, double factor) {
+  const absl::Status read =
+      MoveView<Direction::kFlatten>(view, first, count, static_cast<uint8_t*>(flat), flat_dtype, factor);
+  LOCKSTEP_CHECK(read.ok()) << read.message();
+}
+
+void WriteElements(const TensorView& view, size_t first, size_t count, const void* flat, DType flat_dtype,
+                   double factor) {
+  auto* const source = static_cast<uint8_t*>(const_cast<void*>(flat));
+  const absl::Status written = MoveView<Direction::kUnflatten>(view, first, count, source, flat_dtype, factor);
+  LOCKSTEP_CHECK(written.ok()) << written.message();
 }
 
 }  // namespace kernels

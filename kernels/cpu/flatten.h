@@ -32,6 +32,12 @@ absl::Status FlattenViews(absl::Span<const ViewPiece> pieces, void* flat, DType 
 // view[i] = dtype(flat[offset + i] * factor) for every piece, with the same errors.
 absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat, DType flat_dtype, double factor);
 
+// Of a single view's elements the `count` from `first` on, in the same order. REQUIRES a view on the host that has them, and a cast that
+// CheckCast accepts.
+void ReadElements(const TensorView& view, size_t first, size_t count, void* flat, DType flat_dtype, double factor);
+void WriteElements(const TensorView& view, size_t first, size_t count, const void* flat, DType flat_dtype,
+                   double factor);
+
 }  // namespace kernels
 }  // namespace lockstep
 

@@ -1,0 +1,119 @@
+#include "comm/pieces.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/flatten.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int32_t kPlain = -1;
+constexpr int32_t kNothing = -2;
+
+}  // namespace
+
+bool HasValuesOf(DType to, DType from) {
+  if (to == from) return true;
+  if (!IsFloat(to) || !IsFloat(from)) return false;
+  const FloatFormat wide = FormatOf(to);
+  const FloatFormat narrow = FormatOf(from);
+  return wide.exponent_bits >= narrow.exponent_bits && wide.mantissa_bits >= narrow.mantissa_bits &&
+         (wide.has_infinity || !narrow.has_infinity);
+}
+
+void Pieces::Clear() {
+  bytes_ = 0;
+  others_ = 0;
+  losses_ = 0;
+  pieces_.clear();
+  tensors_.clear();
+}
+
+void Pieces::Append(char* data, int32_t tensor, size_t elements) {
+  if (elements == 0) return;
+  const size_t begin = bytes_;
+  bytes_ += elements * element_bytes_;
+  if (tensor != kPlain) {
+    ++others_;
+  } else if (!pieces_.empty() && pieces_.back().tensor == kPlain &&
+             pieces_.back().data + (begin - pieces_.back().begin) == data) {
+    return;  // the piece before goes on
+  }
+  pieces_.push_back({begin, data, tensor});
+}
+
+absl::Status Pieces::Add(const TensorView& tensor) {
+  if (tensor.device().kind != DeviceKind::kHost) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.ToString(), " is not memory of the host"));
+  }
+  if (tensor.dtype() == dtype_ && tensor.dense() && factor_ == 1) {
+    AddPlain(tensor.data(), tensor.elements());
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(kernels::CheckCast(dtype_, tensor.dtype(), factor_));
+  if (!HasValuesOf(tensor.dtype(), dtype_)) ++losses_;
+  tensors_.push_back(tensor);
+  Append(nullptr, static_cast<int32_t>(tensors_.size()) - 1, tensor.elements());
+  return absl::OkStatus();
+}
+
+void Pieces::AddPlain(void* data, size_t elements) { Append(static_cast<char*>(data), kPlain, elements); }
+
+void Pieces::AddNothing(size_t elements, bool of_all_ranks) {
+  if (!of_all_ranks && elements > 0) ++losses_;
+  Append(nullptr, kNothing, elements);
+}
+
+size_t Pieces::Find(size_t position) const {
+  const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), position,
+                                      [](size_t at, const Piece& piece) { return at < piece.begin; });
+  return static_cast<size_t>(after - pieces_.begin()) - 1;
+}
+
+Pieces::Run Pieces::At(size_t position) const {
+  const size_t index = Find(position);
+  const Piece& piece = pieces_[index];
+  return {piece.tensor == kPlain ? piece.data + (position - piece.begin) : nullptr, EndOf(index) - position};
+}
+
+template <typename Visit>
+void Pieces::Walk(size_t position, size_t bytes, Visit visit) const {
+  for (size_t index = bytes == 0 ? 0 : Find(position); bytes > 0; ++index) {
+    const size_t part = std::min(bytes, EndOf(index) - position);
+    visit(pieces_[index], position - pieces_[index].begin, part);
+    position += part;
+    bytes -= part;
+  }
+}
+
+void Pieces::Read(size_t position, size_t bytes, char* target) const {
+  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
+    if (piece.tensor == kPlain) {
+      std::memcpy(target, piece.data + at, part);
+    } else if (piece.tensor == kNothing) {
+      std::memset(target, 0, part);
+    } else {
+      kernels::ReadElements(tensors_[piece.tensor], at / element_bytes_, part / element_bytes_, target, dtype_,
+                            factor_);
+    }
+    target += part;
+  });
+}
+
+void Pieces::Write(size_t position, size_t bytes, const char* source) const {
+  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
+    if (piece.tensor == kPlain) {
+      std::memcpy(piece.data + at, source, part);
+    } else if (piece.tensor != kNothing) {
+      kernels::WriteElements(tensors_[piece.tensor], at / element_bytes_, part / element_bytes_, source, dtype_,
+                             factor_);
+    }
+    source += part;
+  });
+}
+
+}  // namespace lockstep
