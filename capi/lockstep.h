@@ -589,6 +589,11 @@ typedef struct lockstep_reducer_options {
   int32_t throw_on_early_termination;
   /* Where this rank writes a trace of every step: a folder, or a prefix of a file name. NULL: LOCKSTEP_TRACE, or no trace. */
   const char* trace_path;
+  /* "in_place", the default: gradients are reduced where they lie, which takes no memory and no copies. "copied": they are copied into
+   * buckets and back, as they also are on a device and for a hook: see copied_because in lockstep_reducer_statistics. If the communicator
+   * fails in the middle of a bucket's all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they
+   * were. A step that fails without that changes no gradient, either way. */
+  const char* gradient_memory;
 } lockstep_reducer_options;
 
 /* Makes a reducer. Every rank calls it with the parameter table, in the order of definition. Compares tables and options.
@@ -783,6 +788,9 @@ typedef struct lockstep_reducer_statistics {
   int64_t bytes_reduced;   /* payload of the buckets */
   int32_t buckets;
   int32_t buckets_launched_in_backward; /* before end_backward was called */
+  /* Why gradients are copied into buckets and back. NULL: they are reduced where they lie, or live in the buckets. Borrowed until the
+   * reducer is given another communicator or destroyed. */
+  const char* copied_because;
 } lockstep_reducer_statistics;
 
 /* REQUIRES  out_statistics->struct_size is set: that many bytes are written */

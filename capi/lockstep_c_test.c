@@ -29,9 +29,9 @@ static void TestSizes(void) {
   GROWS(lockstep_collective, 56, output_counts);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);
-  GROWS(lockstep_reducer_options, 216, trace_path);
+  GROWS(lockstep_reducer_options, 224, gradient_memory);
   GROWS(lockstep_backward_options, 40, stream);
-  GROWS(lockstep_reducer_statistics, 64, buckets_launched_in_backward);
+  GROWS(lockstep_reducer_statistics, 72, copied_because);
   GROWS(lockstep_bucket_statistics, 80, bytes);
   GROWS(lockstep_reducer_buffer_options, 48, hook_release);
   GROWS(lockstep_forward_options, 24, buffer_count);

@@ -235,6 +235,8 @@ lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
     full.bytes_reduced = last.bytes_reduced;
     full.buckets = last.buckets;
     full.buckets_launched_in_backward = last.buckets_launched_in_backward;
+    const std::string& why = reducer->reducer->copied_because();
+    full.copied_because = why.empty() ? nullptr : why.c_str();
     return lockstep::capi::WriteStruct(full, "lockstep_reducer_statistics", out_statistics);
   });
 }

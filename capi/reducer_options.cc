@@ -5,7 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/clipped.h"
 #include "base/device/tensor_view.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
@@ -195,6 +197,14 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
+  if (given.gradient_memory != nullptr) {
+    const absl::string_view memory = given.gradient_memory;
+    options.copy_gradients = memory == "copied";
+    if (!options.copy_gradients && memory != "in_place") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gradient_memory is '", Clipped(memory), "'; known are in_place, copied"));
+    }
+  }
   if (given.trace_path != nullptr) options.trace_path = given.trace_path;
   return options;
 }

@@ -27,9 +27,10 @@ BucketFiller::Filling BucketFiller::Stage(size_t index, Stream* stream) {
   const BucketPlan::Location location = step_.plan->locations[index];
   Bucket& bucket = *step_.buckets[location.bucket];
   // While it is hot in cache.
-  const bool copies =
-      stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && step_.pipeline->copies_at_once();
-  if (!copies) bucket.staged.push_back(location.slot);
+  const bool copies = stream == nullptr && bucket.before() == nullptr && !bucket.plan().sparse && !bucket.in_pieces() &&
+                      step_.pipeline->copies_at_once();
+  const bool lies_ready = stream == nullptr && bucket.in_pieces();
+  if (!copies && !lies_ready) bucket.staged.push_back(location.slot);
   if (stream != nullptr && stream->is_callers()) {
     // Whoever launches the bucket may be another thread, whose own stream is another.
     step_.outcome->Fail(step_.pipeline->MarkPoint(bucket, *stream), bucket.index());

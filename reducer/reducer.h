@@ -222,6 +222,9 @@ class Reducer {
   // The one that it was made with, or was changed to.
   Communicator* communicator() const { return communicator_; }
 
+  // Why gradients are copied into buckets and back. Empty: they are reduced where they lie, or live in the buckets.
+  const std::string& copied_because() const { return copied_because_; }
+
   // Where gradients are.
   Device* device() const { return accelerator_.device; }
 
@@ -322,6 +325,7 @@ class Reducer {
   GradientCheck check_;
   Communicator* communicator_ = nullptr;
   Accelerator accelerator_;
+  std::string copied_because_;
   bool runs_ahead_ = false;  // a step may begin before it is known how the one before it went
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<BucketMemory> memory_;

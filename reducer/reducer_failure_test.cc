@@ -40,6 +40,7 @@ struct Way {
 Way WayOf(const char* name, bool overlap, size_t in_memory_max, Average average) {
   Way way{name, BucketEach(overlap)};
   way.options.buckets_in_memory_max = in_memory_max;
+  way.options.copy_gradients = in_memory_max > 0;
   way.options.average = average;
   return way;
 }
@@ -170,6 +171,7 @@ TEST(MissingGradients, AreCountedInEveryDType) {
     ReducerOptions options;
     options.average = average;
     options.replan = false;  // which awaits a note too
+    options.copy_gradients = true;
     for (const DType dtype : kAllDTypes) {
       if (!IsFloat(dtype) && !IsComplex(dtype)) continue;
       LoopbackWorld world(size, {}, ShortTimeout());
@@ -203,7 +205,8 @@ ReducerOptions With(bool ReducerOptions::*option) {
 TEST(RefusedMark, IsToldOnAllRanksUnlessItComesAgain) {
   for (const ReducerOptions& options :
        {BucketEach(), BucketEach(/*overlap=*/false), With(&ReducerOptions::find_unused),
-        With(&ReducerOptions::static_graph), With(&ReducerOptions::gradient_as_bucket_view)}) {
+        With(&ReducerOptions::static_graph), With(&ReducerOptions::gradient_as_bucket_view),
+        With(&ReducerOptions::copy_gradients)}) {
     for (const bool again : {false, true}) {
       std::vector<std::string> messages(3);
       RunWorkers(3, Vectors(4, 20), options, [&](Worker& worker) {
@@ -327,7 +330,8 @@ TEST(ReducerFailure, ToLaunchABucketAbortsTheCommunicator) {
   RunWorld(2, [&](Communicator& communicator) {
     Refusing refusing(&communicator, &board);
     const bool refuses = communicator.rank() == Rank(0);
-    Worker worker(refuses ? static_cast<Communicator&>(refusing) : communicator, Vectors(3, 20), BucketEach());
+    Worker worker(refuses ? static_cast<Communicator&>(refusing) : communicator, Vectors(3, 20),
+                  With(&ReducerOptions::copy_gradients));
     // The last of the creation's collectives is a broadcast: its root may be through while the other has not begun it.
     LOCKSTEP_ASSERT_OK(communicator.Run(CollectiveRequest()));
     const absl::Status result = worker.Step(0);

@@ -25,7 +25,7 @@ namespace {
 
 // ---- The ways.
 
-enum class Memory { kCopied, kCopiedInTurns, kViews, kViewsInTurns };
+enum class Memory { kInPlace, kCopied, kCopiedInTurns, kViews, kViewsInTurns };
 enum class Hook { kNone, kF16, kBF16, kNoop, kOrdered, kOrderedF16, kElsewhere, kHostCompleted };
 enum class Inputs { kEven, kUneven, kUnevenByLive };
 enum class Use { kAll, kFindUnused, kStaticGraph };
@@ -44,7 +44,7 @@ struct Way {
 
 std::string ToString(const Way& way) {
   const char* const averages[] = {"before", "after", "none", "in_collective", "predivide"};
-  const char* const memories[] = {"copied", "copied, in turns", "views", "views, in turns"};
+  const char* const memories[] = {"in place", "copied", "copied, in turns", "views", "views, in turns"};
   const char* const hooks[] = {"no hook",      "compress f16",      "compress bf16",  "noop",
                                "ordered hook", "ordered hook, f16", "hook elsewhere", "host-completed hook"};
   const char* const inputs[] = {"even", "uneven", "uneven by live"};
@@ -57,7 +57,8 @@ std::string ToString(const Way& way) {
 std::vector<Way> AllWays() {
   std::vector<Way> ways;
   for (const Average average : kAllAverages) {
-    for (const Memory memory : {Memory::kCopied, Memory::kCopiedInTurns, Memory::kViews, Memory::kViewsInTurns}) {
+    for (const Memory memory : {Memory::kInPlace, Memory::kCopied, Memory::kCopiedInTurns, Memory::kViews,
+                                Memory::kViewsInTurns}) {
       for (const Hook hook : {Hook::kNone, Hook::kF16, Hook::kBF16, Hook::kNoop, Hook::kOrdered, Hook::kOrderedF16,
                               Hook::kElsewhere, Hook::kHostCompleted}) {
         for (const Inputs inputs : {Inputs::kEven, Inputs::kUneven, Inputs::kUnevenByLive}) {
@@ -286,6 +287,7 @@ ReducerOptions OptionsOf(const Way& way) {
   options.average = way.average;
   options.predivide_factor = 2;
   options.gradient_as_bucket_view = way.views();
+  options.copy_gradients = way.memory == Memory::kCopied || way.memory == Memory::kCopiedInTurns;
   if (way.memory == Memory::kCopiedInTurns || way.memory == Memory::kViewsInTurns) options.buckets_in_memory_max = 3;
   if (way.hook == Hook::kF16 || way.hook == Hook::kOrderedF16) options.compress = DType::kF16;
   if (way.hook == Hook::kBF16) options.compress = DType::kBF16;

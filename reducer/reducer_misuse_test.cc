@@ -344,7 +344,10 @@ TEST(ReducerCreate, LetsEveryRankOverlapOrNot) {
 }
 
 TEST(ReducerCreate, SaysThatThereIsNoMemory) {
-  const Argument huge = Changed([](Argument& argument) { argument.table[0].shape = {int64_t{1} << 50}; });
+  const Argument huge = Changed([](Argument& argument) {
+    argument.table[0].shape = {int64_t{1} << 50};
+    argument.options.copy_gradients = true;
+  });
   EXPECT_THAT(CreateOnTwo(huge, huge),
               Each(Fails(absl::StatusCode::kResourceExhausted, OnHost() ? " bytes are left by " : "45035996273")));
 }
@@ -367,7 +370,9 @@ TEST(ReducerCreate, TellsTheOthersOfARankThatCannotAllocate) {
   RunWorld(2, [](Communicator& communicator) {
     MemoryMessageBoard board;
     Failing failing(&communicator, &board);
-    const absl::Status result = Reducer::Create(&failing, Vectors(3, 20), ReducerOptions()).status();
+    ReducerOptions options;
+    options.copy_gradients = true;
+    const absl::Status result = Reducer::Create(&failing, Vectors(3, 20), options).status();
     if (communicator.rank() == Rank(1)) {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kPermissionDenied, "no memory for rank 1"));
     } else {

@@ -123,7 +123,9 @@ absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
 }
 
 absl::Status Reducer::Allocate() {
-  const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view};
+  copied_because_ = options_.gradient_as_bucket_view ? "" : WhyCopied(options_, accelerator_.kernels != nullptr);
+  const bool in_pieces = copied_because_.empty() && !options_.gradient_as_bucket_view;
+  const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view, in_pieces};
   LOCKSTEP_ASSIGN_OR_RETURN(
       memory_, BucketMemory::Allocate(*communicator_, accelerator_, plan_, PlanBytesMax(parameters_, rules_), use));
   if (use.views) check_.set_views(memory_.get(), &plan_version_);
@@ -134,10 +136,18 @@ absl::Status Reducer::Allocate() {
   BucketPipeline::Settings settings;
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
-    settings.factors = FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), reduces_in_place);
+    const auto factors = [this](bool in_place) {
+      return FactorsOf(options_.average, options_.predivide_factor, communicator_->size(), in_place);
+    };
+    settings.factors = factors(reduces_in_place);
+    // A factor before the sum that is no average's is applied as gradients are read.
+    settings.factors_in_place = factors(/*in_place=*/options_.average != Average::kPredivide);
     LOCKSTEP_RETURN_IF_ERROR(CheckReductions(*communicator_, parameters_, plan_, settings.factors.op));
   }
-  settings.in_place = reduces_in_place;
+  settings.in_place = reduces_in_place || memory_->InPieces(plan_);
+  if (in_pieces && !settings.in_place) {
+    copied_because_ = absl::StrCat("some gradients have not all values of ", Name(*options_.compress));
+  }
   settings.divide_by_live = options_.divide_by_live;
   settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;

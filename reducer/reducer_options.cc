@@ -34,6 +34,12 @@ absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parame
   return CheckPredivideFactor(options.predivide_factor);
 }
 
+std::string WhyCopied(const ReducerOptions& options, bool on_device) {
+  if (on_device) return "they are on a device";
+  if (options.hook != nullptr) return absl::StrCat("hook ", options.hook->name(), " takes contiguous buckets");
+  return options.copy_gradients ? "gradient_memory is copied" : "";
+}
+
 std::string Settings(const ReducerOptions& options) {
   const std::vector<std::string> settings = {
 #define LOCKSTEP_OPTION(type, field, initial, name, value) absl::StrCat(#name ": ", value),

@@ -32,6 +32,10 @@ struct ReducerOptions {
 
 PlanRules RulesOf(const ReducerOptions& options);
 
+// Why gradients that do not live in buckets are copied into them, in words that are the same on all ranks. Empty: they are reduced where
+// they lie.
+std::string WhyCopied(const ReducerOptions& options, bool on_device);
+
 // INVALID_ARGUMENT for options that contradict each other or do not suit this table.
 absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters);
 

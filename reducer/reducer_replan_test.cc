@@ -175,6 +175,7 @@ TEST_P(Replan, GoesOnWhereBucketsTakeTurns) {
 TEST_P(Replan, APlanThatNeedsMoreMemoryIsNotTaken) {
   ReducerOptions options = Caps({0});
   options.buckets_in_memory_max = 2;
+  options.copy_gradients = true;
   RunPlanned(size(), VectorsOf({10, 1000, 10, 1000}), options, [](PlannedWorker& worker) {
     Order order = {3, 1, 2, 0};
     worker.Until(2, 0, [&](int step) {

@@ -67,6 +67,7 @@ TEST_P(ReducerNumbers, AreTheSameBitsHoweverFewBucketsAreInMemory) {
   for (const size_t in_memory : {1, 2, 5, 1000}) {
     ReducerOptions few = options(kSmall);
     few.buckets_in_memory_max = in_memory;
+    few.copy_gradients = true;
     EXPECT_EQ(RunSteps(3, few), bits) << in_memory;
   }
 }
@@ -137,6 +138,7 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
     for (const size_t in_memory : {0, 1}) {
       ReducerOptions options = Caps(kSmall);
       options.buckets_in_memory_max = in_memory;
+      options.copy_gradients = true;
       Worker(communicator, Vectors(3, 1000), options).ExpectStep(0);
       EXPECT_THAT(communicator.FlightRecords(), HasSubstr("(1028 f32 sum, direct)"));
     }
@@ -158,7 +160,9 @@ TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
   RunWorld(2, [](Communicator& communicator) {
     MemoryMessageBoard board;
     Refusing refusing(&communicator, &board);
-    Worker(refusing, Vectors(3, 1000), Caps(kSmall)).ExpectStep(0);
+    ReducerOptions options = Caps(kSmall);
+    options.copy_gradients = true;
+    Worker(refusing, Vectors(3, 1000), options).ExpectStep(0);
   });
 }
 
@@ -225,7 +229,10 @@ TEST(Reducer, CountsWhatItDid) {
       for (int step = 0; step < 3; ++step) {
         LOCKSTEP_EXPECT_OK(worker.Step(step));
         size_t bytes = 0;
-        for (const BucketPlan::Bucket& bucket : worker.plan().buckets) bytes += bucket.bytes();
+        for (const BucketPlan::Bucket& bucket : worker.plan().buckets) {
+          bytes += OnHost() ? StatusTrailer::Elements(bucket.slots.size()) * sizeof(float) : bucket.bytes();
+          for (const BucketPlan::Slot& slot : bucket.slots) bytes += OnHost() ? slot.elements * SizeOf(bucket.wire) : 0;
+        }
         const ReducerStatistics statistics = worker.reducer().statistics();
         EXPECT_EQ(statistics.steps, step + 1);
         EXPECT_EQ(statistics.bytes_reduced, bytes);

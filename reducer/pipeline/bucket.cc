@@ -18,7 +18,13 @@ TensorView DenseView(const Parameter& parameter, void* data) {
 }
 
 Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before)
-    : slots(plan.slots.size()), plan_(&plan), index_(index), flat_(flat), views_(views), before_(before) {}
+    : slots(plan.slots.size()),
+      own_trailer(flat == nullptr ? StatusTrailer::Elements(plan.slots.size()) : 0),
+      plan_(&plan),
+      index_(index),
+      flat_(flat),
+      views_(views),
+      before_(before) {}
 
 void Bucket::Reset() {
   static const TensorView kNone;
@@ -87,7 +93,7 @@ absl::StatusOr<char*> Bucket::Spare(size_t index, Device* device, const Paramete
 }
 
 absl::Status Bucket::CopyIn(size_t slot, double factor, const Parameter& parameter) {
-  if (plan_->sparse) return absl::OkStatus();
+  if (plan_->sparse || in_pieces()) return absl::OkStatus();
   if (!slots[slot].used) {
     const size_t bytes = plan_->slots[slot].elements * SizeOf(plan_->wire);
     absl::Status kept;
@@ -114,6 +120,45 @@ void Bucket::PutBack() {
     if (!slots[s].keeps || slots[s].used_anywhere) continue;
     std::memcpy(FlatAt(s), slots[s].spare.data(), plan_->slots[s].elements * SizeOf(plan_->wire));
   }
+}
+
+absl::Status Bucket::FindPieces(double factor_in, double factor_out, absl::Span<const Parameter> parameters) {
+  absl::Status status;
+  bool one = factor_in == 1 && factor_out == 1;
+  for (size_t s = 0; s < slots.size(); ++s) {
+    Slot& slot = slots[s];
+    one = one && (slot.used ? slot.gradient.data() == slot.target.data() : !slot.used_anywhere);
+    if (slot.used || !slot.used_anywhere || plan_->slots[s].elements == 0) continue;
+    const Parameter& parameter = parameters[plan_->slots[s].parameter];
+    const absl::StatusOr<char*> spare = Spare(s, HostDevice(), parameter);
+    if (spare.ok()) slot.target = DenseView(parameter, *spare);
+    status.Update(spare.status());
+  }
+  const auto renew = [this](Ref<Pieces>* pieces, double factor) {
+    if (*pieces == nullptr || !pieces->unique() || (*pieces)->factor() != factor) {
+      *pieces = MakeRef<Pieces>(plan_->wire, factor);
+    } else {
+      (*pieces)->Clear();
+    }
+  };
+  if (one || averages_in_pieces.get() == gradients_in_pieces.get()) averages_in_pieces = nullptr;
+  renew(&gradients_in_pieces, factor_in);
+  if (one) {
+    averages_in_pieces = gradients_in_pieces;
+  } else {
+    renew(&averages_in_pieces, factor_out);
+  }
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Slot& slot = slots[s];
+    const auto add = [&](Pieces& pieces, bool there, const TensorView& tensor) {
+      // Marks were checked: there is no error.
+      if (there) return status.Update(pieces.Add(tensor));
+      pieces.AddNothing(plan_->slots[s].elements, /*of_all_ranks=*/!slot.used_anywhere);
+    };
+    add(*gradients_in_pieces, slot.used, slot.gradient);
+    if (!one) add(*averages_in_pieces, slot.used_anywhere && slot.target.data() != nullptr, slot.target);
+  }
+  return status;
 }
 
 absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, double factor, const Parameter& parameter) {

@@ -2,6 +2,8 @@
 //
 // THREADS  A bucket has one owner after the other: the threads that mark its gradients (they change it under the reducer's lock, and
 //          copy each slot alone), then the thread that launches it, then the streams in turn, then whoever has waited for them.
+//
+// A bucket is flat memory, or it has none: it is in pieces, which lie where the gradients do.
 
 #ifndef REDUCER_PIPELINE_BUCKET_H_
 #define REDUCER_PIPELINE_BUCKET_H_
@@ -18,7 +20,9 @@
 #include "base/device/device.h"
 #include "base/device/device_memory.h"
 #include "base/device/tensor_view.h"
+#include "base/ref.h"
 #include "base/types/dtype.h"
+#include "comm/pieces.h"
 #include "reducer/pipeline/comm_hook.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
@@ -42,7 +46,7 @@ class Bucket {
     DeviceMemory spare;  // memory for one gradient, allocated when it is needed
   };
 
-  // `flat` is memory of plan.bytes(). `views` is the memory of gradients that live in the bucket: null if they do not,
+  // `flat` is memory of plan.bytes(), or null: the bucket is in pieces. `views` is the memory of gradients that live in the bucket: null if they do not,
   // and `flat` if they are sent in their own dtype. Both are aligned to 256 bytes. `before` is the bucket that had this
   // memory before, or null.
   Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before);
@@ -57,9 +61,11 @@ class Bucket {
     return views_ == nullptr ? nullptr : views_ + plan_->slots[slot].offset * SizeOf(plan_->dtype);
   }
   // Whether gradients live where they are reduced.
-  bool in_place() const { return views_ == flat_; }
+  bool in_place() const { return views_ != nullptr && views_ == flat_; }
+  bool in_pieces() const { return flat_ == nullptr; }
   size_t trailer_bytes() const { return StatusTrailer::Elements(slots.size()) * SizeOf(plan_->wire); }
-  StatusTrailer Trailer(float one) const {
+  StatusTrailer Trailer(float one) {
+    if (in_pieces()) return StatusTrailer(reinterpret_cast<char*>(own_trailer.data()), DType::kF32, one);
     return StatusTrailer(flat_ + plan_->trailer * SizeOf(plan_->wire), plan_->wire, one);
   }
 
@@ -84,6 +90,10 @@ class Bucket {
   // Writes the average in `result` (of `dtype`, at the flat memory's offsets), times the factor, to its target.
   // RESOURCE_EXHAUSTED if that is to be memory of our own, and there is none.
   absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
+  // In pieces, once it is known which parameters are used anywhere: describes where the gradients lie, which elements are read times
+  // `factor_in`, and where their averages go, times `factor_out`. The two are one where that is the same. Of what this rank did not use the
+  // average goes to memory of our own. RESOURCE_EXHAUSTED if there is none; the pieces are whole all the same.
+  absl::Status FindPieces(double factor_in, double factor_out, absl::Span<const Parameter> parameters);
   // The slot's spare memory, on the device of its gradient. RESOURCE_EXHAUSTED if there is none.
   absl::StatusOr<char*> Spare(size_t slot, Device* device, const Parameter& parameter);
   // Whether the gradient lies where it is reduced.
@@ -104,6 +114,10 @@ class Bucket {
   SparseGradient sparse;         // of a sparse bucket: what this rank gives
   CoalescedGradient sparse_average;
   HookBucket hooked;
+  // In pieces.
+  std::vector<float> own_trailer;
+  Ref<Pieces> gradients_in_pieces;
+  Ref<Pieces> averages_in_pieces;
 
   // From the status trailer.
   bool reduced = false;          // anything

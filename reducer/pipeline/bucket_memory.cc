@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
+#include "comm/pieces.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,7 @@ absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicato
                                                                      const BucketPlan& plan, size_t bytes_max,
                                                                      const Use& use) {
   std::unique_ptr<BucketMemory> memory(new BucketMemory(use));
+  if (memory->InPieces(plan)) return memory;
   const size_t bytes = use.buckets_max == 0 ? bytes_max : Sum(memory->Regions(plan));
   size_t view_bytes = 0;
   for (const BucketPlan::Bucket& bucket : plan.buckets) view_bytes += use.views ? ViewBytes(bucket) : 0;
@@ -74,22 +76,32 @@ absl::StatusOr<std::unique_ptr<BucketMemory>> BucketMemory::Allocate(Communicato
   return memory;
 }
 
+bool BucketMemory::IsFlat(const BucketPlan::Bucket& bucket) const {
+  return !use_.pieces || (!bucket.sparse && !HasValuesOf(bucket.dtype, bucket.wire));
+}
+
+bool BucketMemory::InPieces(const BucketPlan& plan) const {
+  return std::none_of(plan.buckets.begin(), plan.buckets.end(),
+                      [this](const BucketPlan::Bucket& bucket) { return IsFlat(bucket); });
+}
+
 std::vector<size_t> BucketMemory::Regions(const BucketPlan& plan) const {
   const size_t count = plan.buckets.size();
   const size_t in_memory = use_.buckets_max == 0 ? count : std::min(count, use_.buckets_max);
   // Of the buckets that take turns with some memory, the largest.
   std::vector<size_t> regions(in_memory, 0);
   for (size_t b = 0; b < count; ++b) {
+    if (!IsFlat(plan.buckets[b])) continue;
     regions[b % in_memory] = std::max(regions[b % in_memory], RoundedUp(plan.buckets[b].bytes()));
   }
   return regions;
 }
 
-bool BucketMemory::Fits(const BucketPlan& plan) const { return Sum(Regions(plan)) <= flat_->bytes(); }
+bool BucketMemory::Fits(const BucketPlan& plan) const { return InPieces(plan) || Sum(Regions(plan)) <= flat_->bytes(); }
 
 std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan) const {
   std::vector<char*> begins;
-  char* begin = flat_->data();
+  char* begin = flat_ == nullptr ? nullptr : flat_->data();
   for (const size_t bytes : Regions(plan)) {
     begins.push_back(begin);
     begin += bytes;
@@ -98,11 +110,11 @@ std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan
   std::vector<std::unique_ptr<Bucket>> buckets;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const BucketPlan::Bucket& planned = plan.buckets[b];
-    char* const flat = begins[b % begins.size()];
+    char* const flat = IsFlat(planned) ? begins[b % begins.size()] : nullptr;
     char* views = nullptr;
     if (use_.views) views = ViewBytes(planned) == 0 ? flat : view;
     if (view != nullptr) view += ViewBytes(planned);
-    Bucket* const before = b < begins.size() ? nullptr : buckets[b - begins.size()].get();
+    Bucket* const before = b < begins.size() || flat == nullptr ? nullptr : buckets[b - begins.size()].get();
     buckets.push_back(std::make_unique<Bucket>(planned, b, flat, views, before));
   }
   return buckets;
@@ -111,7 +123,7 @@ std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan
 bool BucketMemory::Holds(const void* data) const {
   const char* const at = static_cast<const char*>(data);
   const auto lies_in = [at](const char* begin, size_t bytes) { return at >= begin && at < begin + bytes; };
-  return lies_in(flat_->data(), flat_->bytes()) || lies_in(views_.data(), views_.bytes());
+  return (flat_ != nullptr && lies_in(flat_->data(), flat_->bytes())) || lies_in(views_.data(), views_.bytes());
 }
 
 absl::StatusOr<KeptGradients> KeptGradients::Take(Device* device, absl::Span<const Parameter> parameters,

@@ -28,6 +28,7 @@ class BucketMemory {
   struct Use {
     size_t buckets_max = 0;  // in memory at a time, taking turns; 0: all of them
     bool views = false;      // gradients live in buckets
+    bool pieces = false;     // buckets are in pieces, where that gives the bits of flat memory
   };
 
   // Collective. Allocates memory of the communicator's allocator on the accelerator for the plan, or `bytes_max` if all
@@ -47,16 +48,21 @@ class BucketMemory {
   std::vector<std::unique_ptr<Bucket>> LayOut(const BucketPlan& plan) const;
 
   bool Holds(const void* data) const;
+  // Whether all buckets of the plan are in pieces.
+  bool InPieces(const BucketPlan& plan) const;
 
  private:
   explicit BucketMemory(const Use& use) : use_(use) {}
 
+  // Whether the bucket has memory. In pieces it needs some if its gradients have not all values of the dtype in which they are sent:
+  // sums of them could not wait in the gradients.
+  bool IsFlat(const BucketPlan::Bucket& bucket) const;
   // The bytes of each region. The plan's buckets take turns in the regions.
   std::vector<size_t> Regions(const BucketPlan& plan) const;
 
   const Use use_;
-  std::unique_ptr<SymmetricBuffer> flat_;
-  DeviceMemory views_;  // none where gradients live in `flat_`, or not in buckets
+  std::unique_ptr<SymmetricBuffer> flat_;  // null: no bucket has memory
+  DeviceMemory views_;                     // none where gradients live in `flat_`, or not in buckets
 };
 
 // Copies gradients that live in buckets out before the buckets move, and back to their new places.

@@ -83,10 +83,12 @@ absl::Status BucketPipeline::Launch(Bucket& bucket) {
   } else if (bucket.plan().sparse) {
     LOCKSTEP_RETURN_IF_ERROR(EnqueueSparse(bucket));
   }
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueAllReduce(bucket));
-  LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
-  LOCKSTEP_RETURN_IF_ERROR(copy_out()->Wait(bucket.all_reduced.get()));
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyOut(bucket));
+  LOCKSTEP_RETURN_IF_ERROR(bucket.in_pieces() ? EnqueueInPieces(bucket) : EnqueueAllReduce(bucket));
+  if (!bucket.in_pieces() || copy_out() != collective_.get()) {
+    LOCKSTEP_RETURN_IF_ERROR(collective_->Record(bucket.all_reduced.get()));
+    LOCKSTEP_RETURN_IF_ERROR(copy_out()->Wait(bucket.all_reduced.get()));
+  }
+  if (!bucket.in_pieces()) LOCKSTEP_RETURN_IF_ERROR(EnqueueCopyOut(bucket));
   LOCKSTEP_RETURN_IF_ERROR(copy_out()->Record(bucket.copied_out.get()));
   return EnqueueEnd(bucket);
 }
@@ -118,27 +120,30 @@ absl::Status BucketPipeline::EnqueueAllReduce(Bucket& bucket) {
   const bool trailer_alone = ReducesTrailerAlone(bucket);
   const size_t begin = trailer_alone ? bucket.plan().trailer : 0;
   const AverageFactors& factors = trailer_alone ? sum_ : settings_.factors;
-  CollectiveRequest request;
-  request.collective = Collective::kAllReduce;
-  request.device = bucket.plan().device;
+  CollectiveRequest request = AllReduceFor(bucket);
   request.dtype = bucket.plan().wire;
   request.op = factors.op;
   request.factor = factors.premultiply;
   request.count = bucket.plan().elements - begin;
   request.input = bucket.flat() + begin * SizeOf(request.dtype);
   request.output = bucket.flat() + begin * SizeOf(request.dtype);
-  request.background = true;
-  request.by_holder = true;
-  if (step_.joined) request.timeout = kJoinedTimeout;
   return EnqueueReduction(bucket, request);
 }
 
-void BucketPipeline::Reduced(Bucket& bucket, const absl::Status& status) {
+CollectiveRequest BucketPipeline::AllReduceFor(const Bucket& bucket) const {
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.device = bucket.plan().device;
+  request.background = true;
+  request.by_holder = true;
+  if (step_.joined) request.timeout = kJoinedTimeout;
+  return request;
+}
+
+void BucketPipeline::Reduced(Bucket& bucket, const absl::Status& status, size_t bytes) {
   bucket.reduced = status.ok();
   step_.outcome->FailCommunication(InBucket(bucket, status));
-  const BucketPlan::Bucket& plan = bucket.plan();
-  const size_t elements = plan.elements - (ReducesTrailerAlone(bucket) ? plan.trailer : 0);
-  RecordOf(bucket).bytes += static_cast<int64_t>(elements * SizeOf(plan.wire));
+  RecordOf(bucket).bytes += static_cast<int64_t>(bytes);
 }
 
 absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {

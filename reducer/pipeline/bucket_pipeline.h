@@ -5,6 +5,10 @@
 //   copy out     writes the averages back, if the trailer says that there are any
 //   optimizer    calls the optimizer on the bucket, where there is one
 //
+// A bucket in pieces is not copied. Its status trailer travels first, for nothing may be written to a gradient before it is known:
+//
+//   collective   all-reduces the status trailer; then, unless a rank has failed, the gradients where they lie
+//
 // Each stage waits for one event of the stage before it, so no copy waits for a collective that it does not need.
 // Buckets are launched in the order of the plan, which is the same on all ranks.
 //
@@ -59,10 +63,11 @@ class BucketPipeline {
   static constexpr std::chrono::hours kJoinedTimeout{24 * 365};
 
   struct Settings {
-    AverageFactors factors;
-    bool divide_by_live = false;  // average over the ranks that have inputs
-    bool in_place = false;        // gradients live where they are reduced: there is little to copy
-    bool barrier_first = false;   // ranks may be without inputs: with a hook, a step begins with a barrier
+    AverageFactors factors;           // of a bucket that gradients are copied or cast into
+    AverageFactors factors_in_place;  // of one in pieces that are not cast
+    bool divide_by_live = false;      // average over the ranks that have inputs
+    bool in_place = false;            // gradients are reduced where they live, or lie: there is little to copy
+    bool barrier_first = false;       // ranks may be without inputs: with a hook, a step begins with a barrier
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
   };
@@ -135,6 +140,8 @@ class BucketPipeline {
   virtual absl::Status EnqueueSparse(Bucket& bucket) = 0;
   // On the collective stream, behind the hook, if there is one: the status trailer and the all-reduce.
   virtual absl::Status EnqueueReduction(Bucket& bucket, const CollectiveRequest& request) = 0;
+  // The same for a bucket in pieces, and all that follows but the optimizer.
+  virtual absl::Status EnqueueInPieces(Bucket&) { return absl::UnimplementedError("pieces are of the host alone"); }
   // On the copy-out stream.
   virtual absl::Status EnqueueCopyOut(Bucket& bucket) = 0;
   // Behind it: the optimizer, and what else is to be done for the bucket.
@@ -154,8 +161,10 @@ class BucketPipeline {
   bool ReducesTrailerAlone(const Bucket& bucket) const { return settings_.hook != nullptr || bucket.plan().sparse; }
   // The value of a set entry of the trailer: the reduction turns it into 1.
   float One(const Bucket& bucket) const { return (ReducesTrailerAlone(bucket) ? sum_ : settings_.factors).one; }
-  // Takes the result of the all-reduce from Communicator::Enqueue.
-  void Reduced(Bucket& bucket, const absl::Status& status);
+  // A request for an all-reduce of the bucket, without what is reduced.
+  CollectiveRequest AllReduceFor(const Bucket& bucket) const;
+  // Takes the result of the all-reduce, of so many bytes, from Communicator::Enqueue.
+  void Reduced(Bucket& bucket, const absl::Status& status, size_t bytes);
   // Takes what the hook has left. On an error, `status` or of the result, the hook has failed.
   void FinishHook(Bucket& bucket, absl::Status status);
   void CallOptimizer(Bucket& bucket, Stream* stream);

@@ -116,8 +116,10 @@ class DevicePipeline final : public BucketPipeline {
       FinishHook(bucket, absl::OkStatus());  // what becomes of it in the stream is not known yet
       LOCKSTEP_RETURN_IF_ERROR(EnqueueTrailer(bucket));
     }
-    return communicator_->Enqueue(request, collective_.get(),
-                                  [this, &bucket](const absl::Status& status) { Reduced(bucket, status); });
+    const size_t bytes = request.count * SizeOf(request.dtype);
+    return communicator_->Enqueue(request, collective_.get(), [this, &bucket, bytes](const absl::Status& status) {
+      Reduced(bucket, status, bytes);
+    });
   }
 
   absl::Status EnqueueCopyOut(Bucket& bucket) override {

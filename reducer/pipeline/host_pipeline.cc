@@ -73,11 +73,21 @@ class HostPipeline final : public BucketPipeline {
       if (settings_.hook != nullptr) FinishHook(bucket, bucket.hooked.status);
       WriteTrailer(bucket);
     };
-    const auto done = [this, &bucket](const absl::Status& status) {
-      Reduced(bucket, status);
+    const size_t bytes = request.count * SizeOf(request.dtype);
+    const auto done = [this, &bucket, bytes](const absl::Status& status) {
+      Reduced(bucket, status, bytes);
       RecordOf(bucket).Ended(Stage::kCollective);
     };
     return communicator_->Enqueue(request, collective_.get(), before, done);
+  }
+
+  absl::Status EnqueueInPieces(Bucket& bucket) override {
+    return collective_->Enqueue([this, &bucket] {
+      RecordOf(bucket).Began(Stage::kCollective);
+      ReduceInPieces(bucket);
+      RecordOf(bucket).Ended(Stage::kCollective);
+      return absl::OkStatus();
+    });
   }
 
   absl::Status EnqueueCopyOut(Bucket& bucket) override {
@@ -100,7 +110,7 @@ class HostPipeline final : public BucketPipeline {
 
   // On the streams' threads.
   void WriteTrailer(Bucket& bucket) {
-    StatusTrailer trailer = bucket.Trailer(One(bucket));
+    StatusTrailer trailer = bucket.Trailer(bucket.in_pieces() ? 1 : One(bucket));
     trailer.Clear(bucket.slots.size());
     if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
     if (step_.joined) trailer.Set(StatusTrailer::kJoined);
@@ -127,31 +137,68 @@ class HostPipeline final : public BucketPipeline {
     }
   }
 
+  void ReduceInPieces(Bucket& bucket) {
+    WriteTrailer(bucket);
+    CollectiveRequest request = AllReduceFor(bucket);
+    request.dtype = DType::kF32;
+    request.count = bucket.own_trailer.size();
+    request.input = request.output = bucket.own_trailer.data();
+    const absl::Status told = communicator_->Run(request);
+    Reduced(bucket, told, request.count * sizeof(float));
+    if (!told.ok()) return;
+    bucket.ReadTrailer(bucket.Trailer(1));
+    // The same on all ranks: nobody writes to a gradient, nor steps on one, if some rank has failed.
+    if (bucket.failed > 0) return;
+    const absl::Status averaged = bucket.plan().sparse ? AverageSparse(bucket) : AverageInPieces(bucket);
+    bucket.copied_out_well = bucket.reduced && averaged.ok();
+    step_.outcome->Fail(averaged, bucket.index());
+  }
+
+  absl::Status AverageInPieces(Bucket& bucket) {
+    const BucketPlan::Bucket& plan = bucket.plan();
+    const AverageFactors& factors = plan.dtype == plan.wire ? settings_.factors_in_place : settings_.factors;
+    const absl::Status found = bucket.FindPieces(factors.copy_in, CopyOutFactor(factors, bucket.joined), parameters_);
+    CollectiveRequest request = AllReduceFor(bucket);
+    request.dtype = plan.wire;
+    request.op = factors.op;
+    request.factor = factors.premultiply;
+    request.input_pieces = bucket.gradients_in_pieces;
+    request.output_pieces = bucket.averages_in_pieces;
+    const size_t bytes = request.input_pieces->bytes();
+    request.count = bytes / SizeOf(plan.wire);
+    Reduced(bucket, communicator_->Run(request), bytes);
+    return found;
+  }
+
+  absl::Status AverageSparse(Bucket& bucket) {
+    const double factor = CopyOutFactor(settings_.factors, bucket.joined);
+    if (!bucket.slots[0].used_anywhere || factor == 1) return absl::OkStatus();
+    const Parameter& parameter = parameters_[bucket.plan().slots[0].parameter];
+    LOCKSTEP_ASSIGN_OR_RETURN(bucket.sparse_average, Coalesce(bucket.sparse_average.view(parameter.name), factor));
+    return absl::OkStatus();
+  }
+
   absl::Status CopyOut(Bucket& bucket) {
     if (bucket.reduced) bucket.ReadTrailer(bucket.Trailer(1));
     bucket.PutBack();
     // Nobody may step on what is not an average.
     if (!bucket.reduced || bucket.failed > 0) return absl::OkStatus();
     const Bucket::Result result = bucket.result();
-    const double factor = CopyOutFactor(bucket.joined);
-    for (size_t s = 0; s < bucket.slots.size(); ++s) {
+    const double factor = CopyOutFactor(settings_.factors, bucket.joined);
+    if (bucket.plan().sparse) LOCKSTEP_RETURN_IF_ERROR(AverageSparse(bucket));
+    for (size_t s = 0; s < bucket.slots.size() && !bucket.plan().sparse; ++s) {
       if (!bucket.slots[s].used_anywhere) continue;
       const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
-      if (bucket.plan().sparse) {
-        if (factor == 1) continue;
-        LOCKSTEP_ASSIGN_OR_RETURN(bucket.sparse_average, Coalesce(bucket.sparse_average.view(parameter.name), factor));
-        continue;
-      }
       LOCKSTEP_RETURN_IF_ERROR(bucket.CopyOut(s, result.data, result.dtype, factor, parameter));
     }
     bucket.copied_out_well = true;
     return absl::OkStatus();
   }
 
-  double CopyOutFactor(int joined) const {
-    if (!settings_.divide_by_live || joined == 0) return settings_.factors.copy_out;
+  double CopyOutFactor(const AverageFactors& factors, int joined) const {
+    if (!settings_.divide_by_live || joined == 0) return factors.copy_out;
     const int ranks = communicator_->size();
-    return settings_.factors.copy_out * ranks / std::max(1, ranks - joined);
+    return factors.copy_out * ranks / std::max(1, ranks - joined);
   }
 };
 
