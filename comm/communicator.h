@@ -85,6 +85,9 @@ struct CollectiveRequest {
   // have. In place, both are the same memory piece by piece. They stay unchanged until the collective is done. Not for an all-to-all.
   Ref<const Pieces> input_pieces;
   Ref<const Pieces> output_pieces;
+  // On every rank all pieces are plain, lie where Communicator::Shares says so, and are at most Pieces::kSharedMax: the collective may be
+  // direct.
+  bool shared_pieces = false;
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // after it the operation is aborted on every rank; 0: the communicator's
@@ -217,6 +220,10 @@ class Communicator {
   // RESOURCE_EXHAUSTED where a limit does not allow it and UNAVAILABLE, naming it, on the other ranks; the communicator
   // stays usable. After a failure of the communicator a rank that was stopped may still write into it.
   virtual absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) = 0;
+
+  // Whether the memory is of Allocate, and all ranks map it.
+  // THREADS  any
+  virtual bool Shares(const void* memory, size_t bytes) const { return false; }
 
   // Collective. Whether this rank can touch `bytes` more of the host's memory while the other ranks of its host touch what they
   // ask for: the kernel ends processes where more is touched than there is. ERRORS on every rank when one of them cannot:

@@ -90,6 +90,15 @@ void Pieces::Walk(size_t position, size_t bytes, Visit visit) const {
   }
 }
 
+bool Pieces::AppendRuns(size_t position, size_t bytes, size_t max, std::vector<iovec>* runs) const {
+  bool all = true;
+  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
+    all = all && piece.tensor == kPlain && runs->size() < max;
+    if (all) runs->push_back({piece.data + at, part});
+  });
+  return all;
+}
+
 void Pieces::Read(size_t position, size_t bytes, char* target) const {
   Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
     if (piece.tensor == kPlain) {

@@ -14,6 +14,8 @@
 #ifndef COMM_PIECES_H_
 #define COMM_PIECES_H_
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,6 +29,9 @@ namespace lockstep {
 
 class Pieces : public RefCounted {
  public:
+  // No more than this are told to the ranks that map the memory: CollectiveRequest::shared_pieces.
+  static constexpr size_t kSharedMax = 8000;
+
   explicit Pieces(DType dtype, double factor = 1) : dtype_(dtype), element_bytes_(SizeOf(dtype)), factor_(factor) {}
 
   // Forgets all pieces, but keeps what it has allocated.
@@ -56,6 +61,9 @@ class Pieces : public RefCounted {
     size_t bytes = 0;      // to the end of the piece
   };
   Run At(size_t position) const;
+
+  // The memory of a range, appended to the list, if all of it is plain, of at most `max` runs. Whether it is; else the list is of no use.
+  bool AppendRuns(size_t position, size_t bytes, size_t max, std::vector<iovec>* runs) const;
 
   // Copies the vector's [position, position + bytes) to contiguous memory, and back.
   void Read(size_t position, size_t bytes, char* target) const;

@@ -14,6 +14,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 #include "tests/worlds.h"
+#include "transport/store/store_memory.h"
 
 namespace lockstep {
 namespace testing {
@@ -145,6 +146,37 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
   });
 }
 
+// Gradients that lie in memory which all ranks share are reduced there; where those of one rank do not, by way of the stage.
+TEST(Reducer, ReducesGradientsInSharedMemoryDirectly) {
+  if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
+  MemoryStore store;
+  std::vector<WorldOrError> worlds = CreateWorlds(&store, 2);
+  for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
+  RunRanks(2, [&](int rank) {
+    constexpr int64_t kCount = 1000;
+    Communicator& communicator = *(*worlds[rank])->communicator();
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto shared, communicator.Allocate(3 * kCount * sizeof(float)));
+    std::vector<float> own(kCount);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(3, kCount), {}));
+    for (const bool all_shared : {true, false, true}) {
+      float* const memory = reinterpret_cast<float*>(shared->data());
+      float* const gradients[] = {memory + 2 * kCount, memory, all_shared || rank == 0 ? memory + kCount : own.data()};
+      LOCKSTEP_EXPECT_OK(reducer->BeginBackward({}));
+      for (size_t index = 0; index < 3; ++index) {
+        std::fill_n(gradients[index], kCount, static_cast<float>(10 * index + rank));
+        LOCKSTEP_EXPECT_OK(reducer->MarkReady(index, VectorView(gradients[index], DType::kF32, kCount), nullptr));
+      }
+      LOCKSTEP_EXPECT_OK(reducer->EndBackward(nullptr));
+      for (size_t index = 0; index < 3; ++index) {
+        EXPECT_THAT(std::vector<float>(gradients[index], gradients[index] + kCount), Each(10 * index + 0.5F));
+      }
+      const std::string records = communicator.FlightRecords();
+      const size_t last = records.rfind("(3000 f32 avg");
+      EXPECT_EQ(records.substr(last, 22) == "(3000 f32 avg, direct)", all_shared) << records;
+    }
+  });
+}
+
 // Where the memory is refused to one rank, all do without.
 TEST(Reducer, DoesWithoutSharedMemoryWhereThereIsNone) {
   if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
@@ -230,7 +262,7 @@ TEST(Reducer, CountsWhatItDid) {
         LOCKSTEP_EXPECT_OK(worker.Step(step));
         size_t bytes = 0;
         for (const BucketPlan::Bucket& bucket : worker.plan().buckets) {
-          bytes += OnHost() ? StatusTrailer::Elements(bucket.slots.size()) * sizeof(float) : bucket.bytes();
+          bytes += OnHost() ? (StatusTrailer::Elements(bucket.slots.size()) + 1) * sizeof(float) : bucket.bytes();
           for (const BucketPlan::Slot& slot : bucket.slots) bytes += OnHost() ? slot.elements * SizeOf(bucket.wire) : 0;
         }
         const ReducerStatistics statistics = worker.reducer().statistics();

@@ -80,6 +80,7 @@ class NotingCommunicator : public Communicator {
   absl::Status Receive(const ReceiveRequest& request) override { return inner_->Receive(request); }
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override { return inner_->Split(color, key); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override { return inner_->Allocate(bytes); }
+  bool Shares(const void* memory, size_t bytes) const override { return inner_->Shares(memory, bytes); }
   absl::Status CheckMemory(size_t bytes) override { return inner_->CheckMemory(bytes); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override {
     return inner_->AllocateOnDevice(bytes);

@@ -3,6 +3,7 @@
 
 #include "tests/transport_conformance.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -143,6 +144,59 @@ TEST_P(TransportConformance, ReducesIntoTheTarget) {
       EXPECT_THAT(receive.status, IsOk());
       EXPECT_TRUE(target == expected) << count << " elements, in place " << in_place;
       EXPECT_TRUE(in_place || own == before);
+    }
+  }
+}
+
+// Every message lies in pieces on both sides, cut differently, and in some cases on one side only.
+TEST_P(TransportConformance, MovesMessagesThatLieInPieces) {
+  if (!Create(2)) return;
+  const int max = rank(0)->pieces_max(Rank(1));
+  if (max == 1) GTEST_SKIP() << "messages are contiguous";
+  const auto cut = [max](std::vector<float>* values, size_t piece) {
+    std::vector<iovec> pieces;
+    for (size_t at = 0; at < values->size(); at += piece, piece = piece * 3 / 2 + 1) {
+      if (pieces.size() + 1 == max) piece = values->size();
+      pieces.push_back({&(*values)[at], std::min(piece, values->size() - at) * sizeof(float)});
+    }
+    std::reverse(pieces.begin(), pieces.end());
+    return pieces;
+  };
+  const auto in_order = [](const std::vector<iovec>& pieces) {
+    std::vector<float> values;
+    for (const iovec& piece : pieces) {
+      const auto* const begin = static_cast<const float*>(piece.iov_base);
+      values.insert(values.end(), begin, begin + piece.iov_len / sizeof(float));
+    }
+    return values;
+  };
+  for (const size_t count : {1, 7, 200, 300, 16 * 1024 + 3, 500'001}) {
+    for (const bool reduces : {false, true}) {
+      for (const bool sends_pieces : {false, true}) {
+        std::vector<float> sent(count), own(count), target(count, -1);
+        for (size_t i = 0; i < count; ++i) {
+          sent[i] = static_cast<float>(i % 1000);
+          own[i] = static_cast<float>(i % 77) / 2;
+        }
+        const std::vector<iovec> source_pieces = cut(&sent, 1);
+        const std::vector<iovec> target_pieces = cut(&target, 5);
+        const std::vector<iovec> operand_pieces = cut(&own, 40);
+        std::vector<float> expected = sends_pieces ? in_order(source_pieces) : sent;
+        const std::vector<float> addends = in_order(operand_pieces);
+        for (size_t i = 0; i < count && reduces; ++i) expected[i] += addends[i];
+
+        const MessagePieces source = {source_pieces, {}};
+        const MessagePieces sink_pieces = {target_pieces, operand_pieces};
+        TestOperation send, receive;
+        if (sends_pieces) send.pieces = &source;
+        receive.pieces = &sink_pieces;
+        const Sink sink = {nullptr, count * sizeof(float), nullptr, reduces ? &kAddFloats : nullptr};
+        rank(1)->Receive(Rank(0), 4, TestEnvelope(1), sink, &receive);
+        rank(0)->Send(Rank(1), 4, TestEnvelope(1), sends_pieces ? nullptr : sent.data(), sink.bytes, &send);
+        ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+        EXPECT_THAT(receive.status, IsOk());
+        EXPECT_TRUE(in_order(target_pieces) == expected) << count << " elements, reduces " << reduces;
+      }
     }
   }
 }

@@ -52,6 +52,7 @@ class CompositeTransport final : public Transport {
                      int polls) override {
     return Route(peer)->Exchange(peer, channel, envelope, data, sink, polls);
   }
+  int pieces_max(Rank peer) const override { return Route(peer)->pieces_max(peer); }
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { transports_.front()->Wake(); }

@@ -1,5 +1,7 @@
 #include "transport/posting.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace lockstep {
@@ -29,6 +31,19 @@ absl::Status CheckWorld(const char* transport, const WorldIdentity& self, size_t
     return invalid("a job id of ", self.job_id.size(), " bytes, more than ", job_id_bytes_max);
   }
   return absl::OkStatus();
+}
+
+int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec* cut, int max) {
+  int count = 0;
+  for (const iovec& piece : pieces) {
+    if (count == max || bytes == 0) break;
+    const size_t skip = std::min(offset, piece.iov_len);
+    const size_t part = std::min(piece.iov_len - skip, bytes);
+    offset -= skip;
+    bytes -= part;
+    if (part > 0) cut[count++] = {static_cast<char*>(piece.iov_base) + skip, part};
+  }
+  return count;
 }
 
 absl::Status Mismatch(const Operation& operation) {

@@ -3,12 +3,15 @@
 #ifndef TRANSPORT_POSTING_H_
 #define TRANSPORT_POSTING_H_
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/types/dtype.h"
@@ -67,6 +70,19 @@ inline void FillReceive(Operation* operation, Rank peer, ChannelId channel, cons
   Fill(operation, peer, channel, expected, sink.bytes);
   operation->internal.sink = sink;
 }
+
+// Where messages move over streams. In more pieces than this they are short, and copying them costs less than their number does.
+inline constexpr int kLinkPiecesMax = 64;
+
+// What is at an offset of a message in pieces, to the end of its piece. REQUIRES  the message is longer
+inline iovec PieceAt(absl::Span<const iovec> pieces, size_t offset) {
+  size_t index = 0;
+  for (; offset >= pieces[index].iov_len; ++index) offset -= pieces[index].iov_len;
+  return {static_cast<char*>(pieces[index].iov_base) + offset, pieces[index].iov_len - offset};
+}
+
+// The pieces from an offset on, up to `max` of them and `bytes` together at most. Returns how many.
+int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec* cut, int max);
 
 // FAILED_PRECONDITION: what arrived first (operation->arrived) is not what the receive expects, so the channel is broken.
 absl::Status Mismatch(const Operation& operation);

@@ -25,12 +25,15 @@
 #ifndef TRANSPORT_TRANSPORT_H_
 #define TRANSPORT_TRANSPORT_H_
 
+#include <sys/uio.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "base/types/reduction.h"
@@ -51,11 +54,21 @@ struct Sink {
   const Reduction* reduction = nullptr;  // null: copy. Outlives the operation.
 };
 
+// The memory of a message that does not lie in one place: pieces one behind the other, each of whole elements of a reduction.
+struct MessagePieces {
+  absl::Span<const iovec> memory;   // of a send, or a sink's target
+  absl::Span<const iovec> operand;  // a sink's, with a reduction
+};
+
 // One send or receive in flight. The caller owns it, keeps it in place until it has completed, and may then use it again.
 // Embed it in your own record: posting then allocates nothing.
 struct Operation {
   // Called exactly once. OK, or why not; on an error the target's contents are unspecified, and the buffer is free.
   void (*complete)(Operation* operation, const absl::Status& status) = nullptr;
+
+  // Set before it is posted, within Transport::pieces_max: where the message lies instead of the addresses given then. Stays until
+  // completion, and so do the lists. Null: those addresses.
+  const MessagePieces* pieces = nullptr;
 
   // What arrived instead, if a receive failed with FAILED_PRECONDITION. Zeros if nothing arrived, for example because the peer
   // refused the connection.
@@ -104,6 +117,9 @@ class Transport {
   // Posts the receive of a message of exactly sink.bytes. The sink's memory stays borrowed until completion.
   virtual void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                        Operation* operation) = 0;
+
+  // In how many pieces a message to or from the peer may lie; 1: it is contiguous. Never changes.
+  virtual int pieces_max(Rank peer) const { return 1; }
 
   // Registers memory that messages often use, so that the device learns of it once and not for each message.
   // REQUIRES  DeregisterMemory before the memory is unmapped, while no message is under way in it

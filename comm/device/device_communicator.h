@@ -91,6 +91,7 @@ class DeviceCommunicator : public Communicator {
     LOCKSTEP_RETURN_IF_ERROR(CheckHeld(/*by_holder=*/false));
     return host_->Allocate(bytes);
   }
+  bool Shares(const void* memory, size_t bytes) const override { return host_->Shares(memory, bytes); }
   absl::Status CheckMemory(size_t bytes) override { return host_->CheckMemory(bytes); }
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateOnDevice(size_t bytes) override;
 

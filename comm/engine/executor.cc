@@ -214,37 +214,33 @@ void Executor::PostInPieces(Unit* unit, const ExecutionPlan::StepLayout& layout,
   const Rank peer = TransportRank(step.peer);
   const Envelope& envelope = EnvelopeOf(job, layout);
   const size_t bytes = unit->bytes;
-  unit->buffered = false;
-  const auto buffer = [unit, bytes] {
-    unit->buffered = true;
-    if (unit->buffer.size() < bytes) unit->buffer.resize(bytes);
-    return unit->buffer.data();
-  };
-  if (step.kind == Step::Kind::kSend) {
-    if (bytes == 0) return transport_->Send(peer, channel_, envelope, nullptr, 0, &unit->operation);
-    const OperandMemory source = MemoryOf(*job, step.source, layout.source_offset + offset);
-    char* data = source.At(bytes);
-    if (data == nullptr) {
-      data = buffer();
-      source.pieces->Read(source.position, bytes, data);
-    }
-    return transport_->Send(peer, channel_, envelope, data, bytes, &unit->operation);
-  }
+  const bool sends = step.kind == Step::Kind::kSend;
+  const bool reduces = step.kind == Step::Kind::kReceiveReduce;
   Sink sink;
   sink.bytes = bytes;
   if (bytes > 0) {
-    const bool reduces = step.kind == Step::Kind::kReceiveReduce;
-    unit->target = MemoryOf(*job, step.target, layout.target_offset + offset);
-    unit->operand = reduces ? MemoryOf(*job, step.source, layout.source_offset + offset) : OperandMemory();
-    sink.target = unit->target.At(bytes);
-    if (reduces) sink.operand = unit->operand.At(bytes);
-    if (sink.target == nullptr || (reduces && sink.operand == nullptr)) {
-      sink.target = buffer();
-      sink.operand = nullptr;
-    } else if (reduces) {
-      sink.reduction = &job->plan->reduction();
+    OperandMemory& memory = unit->target;
+    memory = sends ? MemoryOf(*job, step.source, layout.source_offset + offset)
+                   : MemoryOf(*job, step.target, layout.target_offset + offset);
+    unit->operand = reduces ? MemoryOf(*job, step.source, layout.source_offset + offset) : memory;
+    sink.target = memory.At(bytes);
+    sink.operand = unit->operand.At(bytes);
+    if (sink.target != nullptr && sink.operand != nullptr) {
+      // It lies in one place.
+    } else if (const size_t max = transport_->pieces_max(peer);
+               max > 1 && memory.ListRuns(bytes, max, &unit->runs) &&
+               unit->operand.ListRuns(bytes, max, &unit->operand_runs)) {
+      unit->pieces = {unit->runs, unit->operand_runs};
+      unit->operation.pieces = &unit->pieces;
+    } else {
+      unit->buffered = true;
+      if (unit->buffer.size() < bytes) unit->buffer.resize(bytes);
+      sink.target = unit->buffer.data();
+      if (sends) memory.pieces->Read(memory.position, bytes, unit->buffer.data());
     }
+    if (reduces && !unit->buffered) sink.reduction = &job->plan->reduction();
   }
+  if (sends) return transport_->Send(peer, channel_, envelope, sink.target, bytes, &unit->operation);
   transport_->Receive(peer, channel_, envelope, sink, &unit->operation);
 }
 
@@ -300,6 +296,7 @@ void Executor::OnOperationComplete(Operation* operation, const absl::Status& sta
     self->TakeFromBuffer(unit);
   }
   unit->buffered = false;
+  operation->pieces = nullptr;
   unit->next_free = self->free_units_;
   self->free_units_ = unit;
   if (!status.ok() || self->failed_) return;

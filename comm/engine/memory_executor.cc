@@ -29,6 +29,8 @@ constexpr int kLooksBeforeRinging = 50;
 
 static_assert(kShareBytesMax == sizeof(BarrierPayload), "what a schedule shares is what a slot holds");
 
+static_assert(2 * (Pieces::kSharedMax + 1) * 2 * sizeof(uint64_t) <= kStageSlotBytes, "two tables fit into a slot");
+
 // Of a part of the arena: the slots, then the stage, on pages of its own.
 constexpr size_t kPageBytes = 4096;
 size_t StageOffset(int size) { return (ShmBarrier::BytesPerRank(size) + kPageBytes - 1) / kPageBytes * kPageBytes; }
@@ -64,7 +66,8 @@ MemoryExecutor::MemoryExecutor(ShmTransport* transport, std::unique_ptr<Symmetri
       arena_(std::move(arena)),
       slot_bytes_(StageSlotBytes(static_cast<int>(ranks_.size()))),
       barrier_(transport, *arena_, ranks_, RankIn(ranks_, transport->rank())),
-      places_(ranks_.size()) {
+      places_(ranks_.size()),
+      pieces_(ranks_.size()) {
   LOCKSTEP_CHECK(arena_->bytes_per_rank() == ArenaBytesPerRank(barrier_.size()))
       << arena_->bytes_per_rank() << " bytes";
   for (const Rank member : ranks_) stage_.push_back(arena_->base(member) + StageOffset(barrier_.size()));
@@ -174,8 +177,13 @@ inline void MemoryExecutor::EndFirst(const absl::Status& status) {
   Job* const job = jobs_.front();
   jobs_.erase(jobs_.begin());
   begun_ = false;
-  if (IsStaged(job->plan->schedule().schedule().algorithm)) {
+  // A direct one has used a slot for the tables of pieces, if there are any.
+  const Algorithm algorithm = job->plan->schedule().schedule().algorithm;
+  if (IsStaged(algorithm) || Has(algorithm, algorithms::kDirect)) {
     next_slot_ = static_cast<int>((next_slot_ + job->plan->rounds()) % kStageSlots);
+  }
+  if (ABSL_PREDICT_FALSE(in_pieces_)) {
+    for (auto& of_rank : pieces_) of_rank = {};
   }
   memory_->OnJobDone();
   owner_->OnDone(job, status);
@@ -194,7 +202,7 @@ inline bool MemoryExecutor::PassBarrier(int barrier) {
            slot->envelope);
       return false;
     }
-    TakeSlot(barrier, peer, slot->payload);
+    if (!TakeSlot(barrier, peer, slot->payload)) return false;
   }
   return true;
 }
@@ -220,13 +228,10 @@ inline void MemoryExecutor::Enter(int barrier) {
     } else if (bytes > 0) {
       std::memcpy(payload.data(), windows_[static_cast<int>(step.source.window)] + layout.source_offset, bytes);
     }
-    TakeSlot(barrier, barrier_.rank(), payload);
+    (void)TakeSlot(barrier, barrier_.rank(), payload);
   } else if (TellsPlaces(barrier)) {
-    // One byte: the peers, who know what they need of it, look whether that is there.
-    Places& own = places_[barrier_.rank().value()];
-    own[0] = memory_->Find(job.input, 1);
-    own[1] = job.input == job.output ? own[0] : memory_->Find(job.output, 1);
-    std::memcpy(payload.data(), own.data(), sizeof(own));
+    places_[barrier_.rank().value()] = TellPlaces(job);
+    std::memcpy(payload.data(), &places_[barrier_.rank().value()], sizeof(payload));
   }
   barrier_.Enter(envelope_, payload);
 }
@@ -250,16 +255,75 @@ inline const BarrierSlot* MemoryExecutor::Look(Rank peer) {
   return slot;
 }
 
-inline void MemoryExecutor::TakeSlot(int barrier, Rank peer, const BarrierPayload& payload) {
+MemoryExecutor::Places MemoryExecutor::TellPlaces(const Job& job) {
+  Places own;
+  TableEntry* table = reinterpret_cast<TableEntry*>(Table(barrier_.rank()));
+  const auto tell = [&](const Pieces& pieces) {
+    LOCKSTEP_CHECK(pieces.plain() && pieces.pieces() <= Pieces::kSharedMax) << pieces.pieces() << " pieces";
+    for (size_t position = 0; position < pieces.bytes();) {
+      const Pieces::Run run = pieces.At(position);
+      *table++ = {position, memory_->Find(run.data, run.bytes)};
+      position += run.bytes;
+    }
+    *table++ = {pieces.bytes(), SymmetricMemory::kNowhere};
+    return static_cast<uint32_t>(pieces.pieces());
+  };
+  // One byte: the peers, who know what they need of it, look whether that is there.
+  if (job.input_pieces != nullptr) {
+    own.input_pieces = tell(*job.input_pieces);
+  } else {
+    own.input = memory_->Find(job.input, 1);
+  }
+  if (job.output_pieces == nullptr) {
+    own.output = job.input == job.output ? own.input : memory_->Find(job.output, 1);
+  } else if (job.output_pieces.get() == job.input_pieces.get()) {
+    own.output_pieces = Places::kOneTable;
+  } else {
+    own.output_pieces = tell(*job.output_pieces);
+  }
+  return own;
+}
+
+bool MemoryExecutor::ReadTable(Rank peer, const TableEntry* table, uint32_t count, Ref<Pieces>* pieces) {
+  *pieces = MakeRef<Pieces>(DType::kU8);
+  for (uint32_t i = 0; i < count; ++i) {
+    const size_t bytes = table[i + 1].begin - table[i].begin;
+    char* const data = memory_->Address(peer, table[i].place, bytes);
+    if (data == nullptr) return false;
+    (*pieces)->AddPlain(data, bytes);
+  }
+  return true;
+}
+
+inline bool MemoryExecutor::TakeSlot(int barrier, Rank peer, const BarrierPayload& payload) {
   const ExecutionPlan& plan = *jobs_.front()->plan;
   if (plan.schedule().step(barrier).kind == Step::Kind::kShare) {
     // No more is given than a block of scratch holds, and what follows in the slot does no harm there.
     const size_t bytes = plan.scratch_block_bytes();
-    if (bytes == 0) return;
+    if (bytes == 0) return true;
     std::memcpy(scratch_.data() + plan.step(barrier).target_offset + peer.value() * bytes, payload.data(), bytes);
   } else if (TellsPlaces(barrier)) {
-    std::memcpy(places_[peer.value()].data(), payload.data(), sizeof(Places));
+    Places& places = places_[peer.value()];
+    std::memcpy(&places, payload.data(), sizeof(Places));
+    if (ABSL_PREDICT_TRUE(places.input_pieces == 0 && places.output_pieces == 0)) return true;
+    in_pieces_ = true;
+    auto& [input, output] = pieces_[peer.value()];
+    const auto* const table = reinterpret_cast<const TableEntry*>(Table(peer));
+    const bool one_table = places.output_pieces == Places::kOneTable;
+    const uint32_t output_begin = places.input_pieces == 0 ? 0 : places.input_pieces + 1;
+    if (places.input_pieces + (one_table ? 0 : places.output_pieces) > 2 * Pieces::kSharedMax ||
+        (places.input_pieces > 0 && !ReadTable(peer, table, places.input_pieces, &input))) {
+      FailOutside(peer, Window::kInput);
+      return false;
+    }
+    if (one_table) {
+      output = input;
+    } else if (places.output_pieces > 0 && !ReadTable(peer, table + output_begin, places.output_pieces, &output)) {
+      FailOutside(peer, Window::kOutput);
+      return false;
+    }
   }
+  return true;
 }
 
 inline bool MemoryExecutor::Work(int64_t round) {
@@ -323,8 +387,15 @@ bool MemoryExecutor::FindMemory(const Operand& operand, size_t offset, const Pie
     *memory = jobs_.front()->Caller(operand.window, offset + piece.begin + piece.at);
     return true;
   }
-  *memory = {Address(operand, offset, piece, written)};
-  return memory->data != nullptr;
+  const bool of_peer = operand.rank != Operand::kOwn && operand.window != Window::kScratch;
+  if (of_peer) memory->pieces = pieces_[operand.rank][operand.window == Window::kInput ? 0 : 1].get();
+  if (!of_peer || memory->pieces == nullptr) {
+    *memory = {Address(operand, offset, piece, written)};
+    return memory->data != nullptr;
+  }
+  memory->position = offset + piece.begin + piece.at;
+  NoteMoved(Rank(operand.rank), piece.bytes, written);
+  return true;
 }
 
 bool MemoryExecutor::ComputeInPieces(const Step& step, const Piece& piece) {
@@ -367,22 +438,31 @@ char* MemoryExecutor::AddressOfPeer(const Operand& operand, size_t offset, const
     address = stage_[peer.value()] + piece.slot * slot_bytes_ + offset + piece.at;
   } else {
     const size_t before = offset + piece.begin + piece.at;
-    const SymmetricMemory::Place place = places_[peer.value()][static_cast<int>(operand.window)];
+    const Places& places = places_[peer.value()];
+    const SymmetricMemory::Place place = operand.window == Window::kInput ? places.input : places.output;
     char* const begin = memory_->Address(peer, place, before + piece.bytes);
     if (begin == nullptr) {
-      Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
-                                                      operand.window == Window::kInput ? "input" : "output",
-                                                      " does not lie in memory that the ranks share")),
-           peer, envelope_);
+      FailOutside(peer, operand.window);
       return nullptr;
     }
     address = begin + before;
   }
+  NoteMoved(peer, piece.bytes, written);
+  return address;
+}
+
+void MemoryExecutor::NoteMoved(Rank peer, size_t bytes, bool written) {
   FlightRecord* const record = jobs_.front()->record;
   if (record != nullptr && record->signature.sequence == jobs_.front()->signature.sequence) {
-    written ? record->AddSent(peer, piece.bytes) : record->AddReceived(peer, piece.bytes);
+    written ? record->AddSent(peer, bytes) : record->AddReceived(peer, bytes);
   }
-  return address;
+}
+
+void MemoryExecutor::FailOutside(Rank peer, Window window) {
+  Fail(absl::FailedPreconditionError(absl::StrCat("rank ", peer.value(), "'s ",
+                                                  window == Window::kInput ? "input" : "output",
+                                                  " does not lie in memory that the ranks share")),
+       peer, envelope_);
 }
 
 void MemoryExecutor::Fail(const absl::Status& status, Rank peer, const Envelope& arrived) {

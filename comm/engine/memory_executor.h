@@ -5,7 +5,8 @@
 // (comm/engine/shm_barrier.h) or works on memory. One call reads and writes about a MiB, so that others get the engine's mutex.
 //
 // If a job's first step is a barrier, each slot brings the places of its writer's input and output
-// (comm/engine/symmetric_memory.h). Ranks learn from it where peers' buffers lie.
+// (comm/engine/symmetric_memory.h). Ranks learn from it where peers' buffers lie. Of buffers in pieces a table is on the writer's stage, in
+// the slot of a round that the job takes for it.
 //
 // Failures are reported by Executor::Owner::OnOperationFailed. The executor then does nothing until FailAll:
 //   a peer is lost and did not come to a barrier      UNAVAILABLE
@@ -78,7 +79,21 @@ class MemoryExecutor {
   absl::Span<Job* const> jobs() const { return jobs_; }
 
  private:
-  using Places = std::array<SymmetricMemory::Place, 2>;  // of the input and the output
+  // Where a rank's input and output lie, or how many pieces its tables have. As a slot brings it.
+  struct Places {
+    static constexpr uint32_t kOneTable = ~uint32_t{0};  // the output is the input's memory
+
+    SymmetricMemory::Place input = 0;
+    SymmetricMemory::Place output = 0;
+    uint32_t input_pieces = 0;
+    uint32_t output_pieces = 0;
+  };
+  static_assert(sizeof(Places) == sizeof(BarrierPayload));
+  // A piece in a table; one more tells the end.
+  struct TableEntry {
+    uint64_t begin = 0;  // in the vector
+    SymmetricMemory::Place place = 0;
+  };
 
   // Bytes of a step's operands, at the same place in each.
   struct Piece {
@@ -103,7 +118,16 @@ class MemoryExecutor {
   void Enter(int barrier);
   // Null when the peer's slot is not written yet.
   const BarrierSlot* Look(Rank peer);
-  void TakeSlot(int barrier, Rank peer, const BarrierPayload& payload);
+  // False when the peer's pieces are not in a region.
+  bool TakeSlot(int barrier, Rank peer, const BarrierPayload& payload);
+  // Writes the table of this rank's buffers, and reads a peer's.
+  Places TellPlaces(const Job& job);
+  bool ReadTable(Rank peer, const TableEntry* table, uint32_t count, Ref<Pieces>* pieces);
+  // Of the slot of the first job's next round.
+  char* Table(Rank rank) const { return stage_[rank.value()] + next_slot_ * slot_bytes_; }
+  void FailOutside(Rank peer, Window window);
+  // In the flight record.
+  void NoteMoved(Rank peer, size_t bytes, bool written);
   // Whether the slots of this barrier bring the places of the ranks' buffers.
   bool TellsPlaces(int barrier) const;
   // False when a peer's buffer is not in a region.
@@ -145,10 +169,12 @@ class MemoryExecutor {
 
   // Of the first job, once it has begun.
   bool begun_ = false;
-  bool in_pieces_ = false;
+  bool in_pieces_ = false;  // some buffer, of this rank or another
   Envelope envelope_ = {};
   std::array<char*, 3> windows_ = {};  // where this rank's begin, by Window
   std::vector<Places> places_;         // by rank
+  // By rank and window, of peers whose buffers are in pieces; else null.
+  std::vector<std::array<Ref<Pieces>, 2>> pieces_;
   std::vector<char> scratch_;
   // Of its current tick. With one round a tick is a phase.
   int64_t tick_ = 0;

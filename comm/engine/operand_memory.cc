@@ -36,6 +36,13 @@ char* OperandMemory::At(size_t bytes) const {
   return run.bytes >= bytes ? run.data : nullptr;
 }
 
+bool OperandMemory::ListRuns(size_t bytes, size_t max, std::vector<iovec>* runs) const {
+  runs->clear();
+  if (pieces != nullptr) return pieces->AppendRuns(position, bytes, max, runs);
+  runs->push_back({data, bytes});
+  return true;
+}
+
 void OperandSteps::Copy(const OperandMemory& target, const OperandMemory& source, size_t bytes) {
   if (source.pieces == nullptr && target.pieces == nullptr) {
     if (source.data != target.data) std::memcpy(target.data, source.data, bytes);

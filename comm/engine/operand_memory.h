@@ -29,6 +29,8 @@ struct OperandMemory {
   }
   // The address of the first `bytes` of it if they are contiguous and plain, else null.
   char* At(size_t bytes) const;
+  // Those bytes as a list, in place of what it holds, if they are plain and no more than `max` pieces. Whether they are.
+  bool ListRuns(size_t bytes, size_t max, std::vector<iovec>* runs) const;
 };
 
 // Externally synchronised. Allocates nothing once it has grown.

@@ -22,6 +22,7 @@
 #include "base/types/reduce_op.h"
 #include "comm/communicator.h"
 #include "comm/schedule/schedule.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,27 +54,31 @@ std::vector<size_t> Sizes(Cut cut, size_t count) {
   return sizes;
 }
 
-// A vector of plain pieces, none next to another in memory.
+// A vector of plain pieces in some memory, the last one first and none next to another.
 class Scattered {
  public:
-  Scattered(DType dtype, Cut cut, const std::vector<char>& contiguous) : pieces_(MakeRef<Pieces>(dtype)) {
+  // The bytes that it takes, whatever the cut.
+  static size_t Room(const std::vector<char>& contiguous) { return 3 * contiguous.size() + 64; }
+
+  Scattered(DType dtype, Cut cut, const std::vector<char>& contiguous, char* memory) : pieces_(MakeRef<Pieces>(dtype)) {
+    char* at = memory + Room(contiguous);
     const char* from = contiguous.data();
     for (const size_t elements : Sizes(cut, contiguous.size() / SizeOf(dtype))) {
       const size_t bytes = elements * SizeOf(dtype);
-      memory_.push_back(std::vector<char>(from, from + bytes));
-      pieces_->AddPlain(memory_.back().data(), elements);
+      at -= bytes + SizeOf(dtype);
+      std::memcpy(at, from, bytes);
+      pieces_->AddPlain(at, elements);
       from += bytes;
     }
   }
   const Ref<Pieces>& pieces() const { return pieces_; }
   std::vector<char> contiguous() const {
-    std::vector<char> all;
-    for (const std::vector<char>& piece : memory_) all.insert(all.end(), piece.begin(), piece.end());
+    std::vector<char> all(pieces_->bytes());
+    pieces_->Read(0, all.size(), all.data());
     return all;
   }
 
  private:
-  std::vector<std::vector<char>> memory_;
   const Ref<Pieces> pieces_;
 };
 
@@ -124,8 +129,8 @@ struct Call {
   }
 };
 
-// What the rank has of the output afterwards, computed on contiguous memory (no cut) or on pieces.
-absl::StatusOr<std::vector<char>> Carry(Communicator& self, const Call& call, const Cut* cut) {
+// What the rank has of the output afterwards, computed on contiguous memory (no cut) or on pieces; in `shared` if the call is direct.
+absl::StatusOr<std::vector<char>> Carry(Communicator& self, const Call& call, const Cut* cut, char* shared = nullptr) {
   const int rank = self.rank().value();
   CollectiveRequest request = MakeRequest(call.collective, call.dtype, call.count, nullptr, nullptr);
   request.op = call.op;
@@ -140,14 +145,20 @@ absl::StatusOr<std::vector<char>> Carry(Communicator& self, const Call& call, co
   const size_t out_count = IsOwnBlock(call.collective, Window::kOutput) ? block : call.count;
   std::vector<char> input = Values(call.dtype, in_count, rank);
   std::vector<char> output = call.in_place ? input : std::vector<char>(out_count * SizeOf(call.dtype));
+  std::vector<char> own(Scattered::Room(input) + Scattered::Room(output));
+  char* const memory = shared == nullptr ? own.data() : shared;
   if (cut == nullptr) {
-    if (writes) request.output = output.data();
-    if (reads) request.input = call.in_place && writes ? output.data() : input.data();
+    char* const result = memory + Scattered::Room(input);
+    std::copy(input.begin(), input.end(), memory);
+    std::copy(output.begin(), output.end(), result);
+    if (writes) request.output = result;
+    if (reads) request.input = call.in_place && writes ? result : memory;
     LOCKSTEP_RETURN_IF_ERROR(self.Run(request));
-    return writes ? output : std::vector<char>();
+    return writes ? std::vector<char>(result, result + output.size()) : std::vector<char>();
   }
-  const Scattered from(call.dtype, *cut, input);
-  const Scattered to(call.dtype, *cut, output);
+  const Scattered from(call.dtype, *cut, input, memory);
+  const Scattered to(call.dtype, *cut, output, memory + Scattered::Room(input));
+  request.shared_pieces = shared != nullptr;
   if (writes) request.output_pieces = to.pieces();
   if (reads) request.input_pieces = call.in_place && writes ? to.pieces() : from.pieces();
   LOCKSTEP_RETURN_IF_ERROR(self.Run(request));
@@ -191,6 +202,40 @@ TEST_P(PiecesTest, EveryCollectiveHasTheBitsOfContiguousMemory) {
     });
   }
   EXPECT_GT(carried, 500);
+}
+
+// Of direct algorithms all buffers lie in memory that the ranks share.
+TEST_P(PiecesTest, DirectCollectivesHaveTheBitsOfContiguousMemory) {
+  if (!GetParam()) GTEST_SKIP() << "messages";
+  for (const int size : {2, 3}) {
+    Run(size, [&](Communicator& self) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SymmetricBuffer> buffer, self.Allocate(2 << 20));
+      for (const Collective collective :
+           {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
+            Collective::kReduceScatter, Collective::kGather, Collective::kScatter}) {
+        for (const size_t blocks : {1, 11, 5003}) {
+          for (const bool in_place : {false, true}) {
+            if (in_place && IsByRank(collective)) continue;
+            for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+              if (op != ReduceOp::kSum && !HasReduction(collective)) continue;
+              const Call call = {collective, Algorithm::kDirect, DType::kF32, op, blocks * size, in_place};
+              const absl::StatusOr<std::vector<char>> expected = Carry(self, call, nullptr, buffer->data());
+              LOCKSTEP_ASSERT_OK(expected);
+              LOCKSTEP_ASSERT_OK(self.Run({}));
+              for (const Cut cut : {Cut::kWhole, Cut::kMixed, Cut::kHalves}) {
+                const Cut mine = self.rank().value() == 1 ? Cut::kMixed : cut;
+                const absl::StatusOr<std::vector<char>> found = Carry(self, call, &mine, buffer->data());
+                LOCKSTEP_ASSERT_OK(found) << call.ToString();
+                ASSERT_EQ(*found == *expected, true) << call.ToString() << ", cut " << static_cast<int>(cut);
+                // A barrier: memory of the call may be used for the next.
+                LOCKSTEP_ASSERT_OK(self.Run({}));
+              }
+            }
+          }
+        }
+      }
+    });
+  }
 }
 
 // f32 gradients, one of them with gaps, one of another layout, and rows that this rank does not have, sent as bf16 times 1/n: as if they

@@ -96,6 +96,7 @@ class TransportCommunicator : public Communicator,
   absl::Status Receive(const ReceiveRequest& request) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key) override;
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override;
+  bool Shares(const void* memory, size_t bytes) const override ABSL_LOCKS_EXCLUDED(mu());
   absl::Status CheckMemory(size_t bytes) override;
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override;
   absl::Status status() const override;

@@ -68,7 +68,8 @@ absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<
 
 // Whether all buffers that the call uses on this rank lie in `memory`.
 bool LiesIn(const SymmetricMemory& memory, const CollectiveRequest& request, Rank rank, int size) {
-  if (request.count == 0 || request.input_pieces != nullptr || request.output_pieces != nullptr) return false;
+  if (request.count == 0) return false;
+  if (request.input_pieces != nullptr || request.output_pieces != nullptr) return request.shared_pieces;
   const Collective collective = request.collective;
   if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size)) return false;
   // What a premul-sum multiplies first goes to memory of this rank's own, unless it fits the output.
@@ -101,6 +102,11 @@ bool LiesIn(const SymmetricMemory& memory, const CollectiveRequest& request, Ran
 bool TransportCommunicator::SharesMemory() const {
   MutexLock lock(mu());
   return memory_ != nullptr;
+}
+
+bool TransportCommunicator::Shares(const void* memory, size_t bytes) const {
+  MutexLock lock(mu());
+  return memory_ != nullptr && memory_->Find(memory, bytes) != SymmetricMemory::kNowhere;
 }
 
 absl::Status TransportCommunicator::ShareMemory(uint32_t arena, Deadline deadline) {

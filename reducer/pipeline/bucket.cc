@@ -19,7 +19,7 @@ TensorView DenseView(const Parameter& parameter, void* data) {
 
 Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before)
     : slots(plan.slots.size()),
-      own_trailer(flat == nullptr ? StatusTrailer::Elements(plan.slots.size()) : 0),
+      own_trailer(flat == nullptr ? StatusTrailer::Elements(plan.slots.size()) + 1 : 0),
       plan_(&plan),
       index_(index),
       flat_(flat),

@@ -115,7 +115,7 @@ class Bucket {
   CoalescedGradient sparse_average;
   HookBucket hooked;
   // In pieces.
-  std::vector<float> own_trailer;
+  std::vector<float> own_trailer;  // and one more entry: ranks that do not share all of their gradients
   Ref<Pieces> gradients_in_pieces;
   Ref<Pieces> averages_in_pieces;
 

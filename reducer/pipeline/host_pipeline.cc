@@ -137,8 +137,27 @@ class HostPipeline final : public BucketPipeline {
     }
   }
 
+  // Whether all that the bucket reads and writes lies in memory that the ranks share, as it is sent.
+  bool Shares(const Bucket& bucket) const {
+    const AverageFactors& factors = settings_.factors_in_place;
+    const BucketPlan::Bucket& plan = bucket.plan();
+    if (plan.sparse || plan.dtype != plan.wire || factors.copy_in != 1 || factors.copy_out != 1 ||
+        bucket.slots.size() > Pieces::kSharedMax) {
+      return false;
+    }
+    const auto shares = [this, &plan](const TensorView& tensor) {
+      return tensor.elements() == 0 ||
+             (tensor.dtype() == plan.wire && tensor.dense() && communicator_->Shares(tensor.data(), tensor.bytes()));
+    };
+    return std::all_of(bucket.slots.begin(), bucket.slots.end(), [&shares](const Bucket::Slot& slot) {
+      return slot.used && shares(slot.gradient) && (slot.target.data() == slot.gradient.data() || shares(slot.target));
+    });
+  }
+
   void ReduceInPieces(Bucket& bucket) {
     WriteTrailer(bucket);
+    float& elsewhere = bucket.own_trailer.back();
+    elsewhere = Shares(bucket) ? 0 : 1;
     CollectiveRequest request = AllReduceFor(bucket);
     request.dtype = DType::kF32;
     request.count = bucket.own_trailer.size();
@@ -149,12 +168,13 @@ class HostPipeline final : public BucketPipeline {
     bucket.ReadTrailer(bucket.Trailer(1));
     // The same on all ranks: nobody writes to a gradient, nor steps on one, if some rank has failed.
     if (bucket.failed > 0) return;
-    const absl::Status averaged = bucket.plan().sparse ? AverageSparse(bucket) : AverageInPieces(bucket);
+    const absl::Status averaged =
+        bucket.plan().sparse ? AverageSparse(bucket) : AverageInPieces(bucket, /*shared=*/elsewhere == 0);
     bucket.copied_out_well = bucket.reduced && averaged.ok();
     step_.outcome->Fail(averaged, bucket.index());
   }
 
-  absl::Status AverageInPieces(Bucket& bucket) {
+  absl::Status AverageInPieces(Bucket& bucket, bool shared) {
     const BucketPlan::Bucket& plan = bucket.plan();
     const AverageFactors& factors = plan.dtype == plan.wire ? settings_.factors_in_place : settings_.factors;
     const absl::Status found = bucket.FindPieces(factors.copy_in, CopyOutFactor(factors, bucket.joined), parameters_);
@@ -164,6 +184,7 @@ class HostPipeline final : public BucketPipeline {
     request.factor = factors.premultiply;
     request.input_pieces = bucket.gradients_in_pieces;
     request.output_pieces = bucket.averages_in_pieces;
+    request.shared_pieces = shared;
     const size_t bytes = request.input_pieces->bytes();
     request.count = bytes / SizeOf(plan.wire);
     Reduced(bucket, communicator_->Run(request), bytes);

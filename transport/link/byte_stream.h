@@ -18,6 +18,9 @@ class ByteStream {
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;
 
+  // A call takes no more pieces than this.
+  static constexpr int kPiecesMax = 17;
+
   // A piece that is shorter than this is copied by Write; a longer one may be read from where it lies until
   // UnreleasedBytes says that it no longer is. Long enough that copying costs more than pinning pages and being told.
   static constexpr size_t kLentBytesMin = size_t{32} << 10;

@@ -74,13 +74,22 @@ bool Link::Advance(int64_t* budget) {
   return moved;
 }
 
-void Link::EncodeHead(const Envelope& envelope, const void* data, size_t bytes) {
+void Link::EncodeHead(const Envelope& envelope, const void* data, size_t bytes, const MessagePieces* pieces) {
   EncodeMessageHeader({bytes, envelope}, head_);
-  if (bytes > 0 && bytes <= kInlineBytesMax) std::memcpy(head_ + kMessageHeaderBytes, data, bytes);
+  if (bytes == 0 || bytes > kInlineBytesMax) return;
+  unsigned char* payload = head_ + kMessageHeaderBytes;
+  if (pieces == nullptr) {
+    std::memcpy(payload, data, bytes);
+    return;
+  }
+  for (const iovec& piece : pieces->memory) {
+    std::memcpy(payload, piece.iov_base, piece.iov_len);
+    payload += piece.iov_len;
+  }
 }
 
 bool Link::SendAtOnce(const Envelope& envelope, const void* data, size_t bytes) {
-  EncodeHead(envelope, data, bytes);
+  EncodeHead(envelope, data, bytes, /*pieces=*/nullptr);
   const iovec piece = {head_, kMessageHeaderBytes + bytes};
   const ssize_t written = stream_->Write(&piece, 1);
   if (written < 0) {
@@ -112,10 +121,10 @@ bool Link::AdvanceSend(int64_t* budget) {
     const bool in_head = message.bytes <= kInlineBytesMax;
     if (message.done_bytes == 0) {
       message.done_bytes = std::exchange(early_bytes_, 0);
-      if (message.done_bytes == 0) EncodeHead(message.envelope, message.source, message.bytes);
+      if (message.done_bytes == 0) EncodeHead(message.envelope, message.source, message.bytes, operation->pieces);
     }
 
-    iovec pieces[2];
+    iovec pieces[ByteStream::kPiecesMax];
     int count = 0;
     const size_t head_bytes = kMessageHeaderBytes + (in_head ? message.bytes : 0);
     const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
@@ -125,9 +134,14 @@ bool Link::AdvanceSend(int64_t* budget) {
     if (!in_head) {
       const size_t payload_done = message.done_bytes + header_left - kMessageHeaderBytes;
       const size_t payload_left = std::min(message.bytes - payload_done, kCallBytesMax);
-      // sendmsg reads only; its iovec is not const because recvmsg shares the type.
-      void* const source = static_cast<char*>(const_cast<void*>(message.source)) + payload_done;
-      pieces[count++] = {source, payload_left};
+      if (operation->pieces != nullptr) {
+        const int max = ByteStream::kPiecesMax - count;
+        count += CutPieces(operation->pieces->memory, payload_done, payload_left, pieces + count, max);
+      } else {
+        // sendmsg reads only; its iovec is not const because recvmsg shares the type.
+        void* const source = static_cast<char*>(const_cast<void*>(message.source)) + payload_done;
+        pieces[count++] = {source, payload_left};
+      }
     }
 
     const ssize_t written = stream_->Write(pieces, count);
@@ -179,7 +193,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
     Operation* const operation = queue_.front();
     Operation::Internal& message = operation->internal;
     if (message.done_bytes == 0) {
-      writer_.Begin(message.sink);
+      writer_.Begin(message.sink, operation->pieces);
       if (early_bytes_ > 0) {
         moved = true;
         if (!Received(operation, std::exchange(early_bytes_, 0), /*in_head=*/true)) break;
@@ -189,7 +203,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
 
     // Header and payload in one call, never a byte of the next message. A header that turns out not to be the expected
     // one came with bytes that may lie in the sink by then: its contents are unspecified in that case.
-    iovec pieces[2];
+    iovec pieces[ByteStream::kPiecesMax];
     int count = 0;
     const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
     const bool in_head = header_left > 0 && message.bytes <= kInlineBytesMax;
@@ -197,9 +211,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
       pieces[count++] = {head_ + message.done_bytes, header_left + message.bytes};
     } else {
       if (header_left > 0) pieces[count++] = {head_ + message.done_bytes, header_left};
-      iovec place = writer_.Next();
-      place.iov_len = std::min(place.iov_len, kCallBytesMax);
-      if (place.iov_len > 0) pieces[count++] = place;
+      count += writer_.Next(pieces + count, ByteStream::kPiecesMax - count, kCallBytesMax);
     }
 
     const ssize_t read = stream_->Read(pieces, count);

@@ -125,7 +125,7 @@ class Link {
   // Completes the sends whose memory the stream has released. True when there were any.
   bool CompleteReleased();
   // The header into head_, and behind it a payload that is short enough.
-  void EncodeHead(const Envelope& envelope, const void* data, size_t bytes);
+  void EncodeHead(const Envelope& envelope, const void* data, size_t bytes, const MessagePieces* pieces);
   // Some of the message's bytes came into head_, or where the writer said. False when the link broke.
   bool Received(Operation* operation, size_t bytes, bool in_head);
   // Whether the header that arrived is what the operation expects; breaks the link when not.

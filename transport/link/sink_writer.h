@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/types/dtype.h"
+#include "transport/posting.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -30,8 +31,10 @@ class SinkWriter {
 
   explicit SinkWriter(StagingPiece staging) : staging_(staging) {}
 
-  void Begin(const Sink& sink) {
+  // `pieces`: of the operation, may be null.
+  void Begin(const Sink& sink, const MessagePieces* pieces = nullptr) {
     sink_ = sink;
+    pieces_ = pieces;
     element_bytes_ = sink.reduction == nullptr ? 1 : SizeOf(sink.reduction->dtype);
     arrived_bytes_ = 0;
     carried_bytes_ = 0;
@@ -40,7 +43,10 @@ class SinkWriter {
   // Where the next bytes go: empty when the message is complete.
   iovec Next() {
     const size_t left = sink_.bytes - arrived_bytes_;
-    if (sink_.reduction == nullptr) return {static_cast<unsigned char*>(sink_.target) + arrived_bytes_, left};
+    if (sink_.reduction == nullptr) {
+      if (pieces_ != nullptr && left > 0) return PieceAt(pieces_->memory, arrived_bytes_);
+      return {static_cast<unsigned char*>(sink_.target) + arrived_bytes_, left};
+    }
     // The carried bytes go in front, so that elements lie aligned in the staging piece whatever lengths arrive.
     std::memcpy(staging_.data, carried_, carried_bytes_);
     return {staging_.data + carried_bytes_, std::min(left, staging_.bytes - carried_bytes_)};
@@ -56,6 +62,16 @@ class SinkWriter {
       std::memcpy(carried_, staging_.data + count * element_bytes_, carried_bytes_);
     }
     arrived_bytes_ += bytes;
+  }
+
+  // The same as a list of up to `max` places, of `bytes` together at most; how many. `bytes` is not 0.
+  int Next(iovec* places, int max, size_t bytes) {
+    if (pieces_ != nullptr && sink_.reduction == nullptr) {
+      return CutPieces(pieces_->memory, arrived_bytes_, bytes, places, max);
+    }
+    places[0] = Next();
+    places[0].iov_len = std::min(places[0].iov_len, bytes);
+    return places[0].iov_len > 0 ? 1 : 0;
   }
 
   // The same for bytes that arrived elsewhere.
@@ -79,12 +95,23 @@ class SinkWriter {
  private:
   // Whole elements, aligned, of the message from `position` bytes on.
   void Combine(size_t position, const unsigned char* source, size_t count) {
+    for (size_t bytes = count * element_bytes_; pieces_ != nullptr && bytes > 0;) {
+      const iovec target = PieceAt(pieces_->memory, position);
+      const iovec operand = PieceAt(pieces_->operand, position);
+      const size_t part = std::min({bytes, target.iov_len, operand.iov_len});
+      sink_.reduction->combine(target.iov_base, operand.iov_base, source, part / element_bytes_);
+      position += part;
+      source += part;
+      bytes -= part;
+    }
+    if (pieces_ != nullptr) return;
     sink_.reduction->combine(static_cast<unsigned char*>(sink_.target) + position,
                              static_cast<const unsigned char*>(sink_.operand) + position, source, count);
   }
 
   const StagingPiece staging_;
   Sink sink_;
+  const MessagePieces* pieces_ = nullptr;  // of the memory, instead of the sink's addresses
   size_t element_bytes_ = 1;
   size_t arrived_bytes_ = 0;
   // The beginning of an element whose end has not arrived: kept here, since the staging piece is shared.

@@ -258,6 +258,7 @@ class LoopbackTransport final : public Transport {
     return exchanged;
   }
 
+  int pieces_max(Rank) const override { return kLinkPiecesMax; }
   bool Progress() override {
     if (links_.running()) return false;
     // Before trying, so that what happens meanwhile is an event of its own.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/net/socket.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
@@ -22,26 +23,10 @@ namespace {
 constexpr int kDiscardCalls = 64;
 constexpr size_t kDiscardBytes = size_t{1} << 20;
 
-// As links ask for: a header and a payload.
-constexpr int kPiecesMax = 2;
-
 size_t Total(const iovec* pieces, int count) {
   size_t total = 0;
   for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
   return total;
-}
-
-// The pieces without their first `skipped` bytes, and no more than `limit` of the rest. Returns how many pieces.
-int Cut(const iovec* pieces, int count, size_t skipped, size_t limit, iovec* cut) {
-  int cut_count = 0;
-  for (int i = 0; i < count && limit > 0; ++i) {
-    const size_t skip = std::min(skipped, pieces[i].iov_len);
-    const size_t bytes = std::min(pieces[i].iov_len - skip, limit);
-    skipped -= skip;
-    limit -= bytes;
-    if (bytes > 0) cut[cut_count++] = {static_cast<char*>(pieces[i].iov_base) + skip, bytes};
-  }
-  return cut_count;
 }
 
 }  // namespace
@@ -115,7 +100,7 @@ ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
   while (moved < total) {
     iovec cut[kPiecesMax];
     const size_t stripe_left = stripe_bytes_ - position_ % stripe_bytes_;
-    const int cut_count = Cut(pieces, count, moved, stripe_left, cut);
+    const int cut_count = CutPieces({pieces, static_cast<size_t>(count)}, moved, stripe_left, cut, kPiecesMax);
     const ssize_t result = move(streams_[position_ / stripe_bytes_ % streams_.size()].get(), cut, cut_count);
     // The next call returns the end or the error.
     if (result <= 0) return moved > 0 ? static_cast<ssize_t>(moved) : result;
