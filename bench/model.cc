@@ -147,6 +147,13 @@ ModelTable Mlp() {
   return layers.Done();
 }
 
+// No model: a list of short tensors, whose number is what they cost.
+ModelTable Tensors64() {
+  Layers layers("tensors64", "nothing");
+  for (int i = 0; i < 64; ++i) layers.Tensor(absl::StrCat("tensor", i), {16}, /*multiply_adds=*/1);
+  return layers.Done();
+}
+
 }  // namespace
 
 int64_t ModelParameter::elements() const {
@@ -171,8 +178,9 @@ absl::StatusOr<ModelTable> FindModel(absl::string_view name) {
   if (name == "bert_large") return Bert("bert_large", 24, 1024);
   if (name == "gpt2_small") return Gpt2Small();
   if (name == "mlp") return Mlp();
+  if (name == "tensors64") return Tensors64();
   return absl::InvalidArgumentError(
-      absl::StrCat("no model '", name, "'; known are resnet50, bert_base, bert_large, gpt2_small, mlp"));
+      absl::StrCat("no model '", name, "'; known are resnet50, bert_base, bert_large, gpt2_small, mlp, tensors64"));
 }
 
 }  // namespace bench

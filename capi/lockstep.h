@@ -468,8 +468,8 @@ typedef struct lockstep_parameter {
 
 typedef int32_t lockstep_averaging;
 enum {
-  LOCKSTEP_AVERAGING_BEFORE = 0,        /* gradients times 1/n while they are copied into the bucket, then the sum */
-  LOCKSTEP_AVERAGING_AFTER = 1,         /* the sum, then times 1/n while it is copied out */
+  LOCKSTEP_AVERAGING_BEFORE = 0,        /* gradients times 1/n, then the sum */
+  LOCKSTEP_AVERAGING_AFTER = 1,         /* the sum, then times 1/n */
   LOCKSTEP_AVERAGING_NONE = 2,          /* the sum */
   LOCKSTEP_AVERAGING_IN_COLLECTIVE = 3, /* by the all-reduce, as LOCKSTEP_AVG */
   LOCKSTEP_AVERAGING_PREDIVIDE = 4      /* times 1/predivide_factor on the way in, predivide_factor/n on the way out */

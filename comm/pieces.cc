@@ -14,6 +14,18 @@ namespace {
 constexpr int32_t kPlain = -1;
 constexpr int32_t kNothing = -2;
 
+// memcpy, but that of a short piece is not called: a list may have many.
+inline void Copy(char* target, const char* source, size_t bytes) {
+  constexpr size_t kUnit = 16;
+  constexpr size_t kShort = 256;
+  if (bytes < kUnit || bytes > kShort) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  for (size_t at = 0; at + kUnit <= bytes; at += kUnit) std::memcpy(target + at, source + at, kUnit);
+  std::memcpy(target + bytes - kUnit, source + bytes - kUnit, kUnit);
+}
+
 }  // namespace
 
 bool HasValuesOf(DType to, DType from) {
@@ -102,7 +114,7 @@ bool Pieces::AppendRuns(size_t position, size_t bytes, size_t max, std::vector<i
 void Pieces::Read(size_t position, size_t bytes, char* target) const {
   Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
     if (piece.tensor == kPlain) {
-      std::memcpy(target, piece.data + at, part);
+      Copy(target, piece.data + at, part);
     } else if (piece.tensor == kNothing) {
       std::memset(target, 0, part);
     } else {
@@ -116,7 +128,7 @@ void Pieces::Read(size_t position, size_t bytes, char* target) const {
 void Pieces::Write(size_t position, size_t bytes, const char* source) const {
   Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
     if (piece.tensor == kPlain) {
-      std::memcpy(piece.data + at, source, part);
+      Copy(piece.data + at, source, part);
     } else if (piece.tensor != kNothing) {
       kernels::WriteElements(tensors_[piece.tensor], at / element_bytes_, part / element_bytes_, source, dtype_,
                              factor_);

@@ -2,7 +2,7 @@
 //
 //   state        call            next
 //   idle         BeginBackward   armed (or accumulating, without sync)
-//   armed        MarkReady       armed: a gradient is copied into its bucket; a full bucket is launched
+//   armed        MarkReady       armed: a full bucket is launched
 //   armed        EndBackward     idle: averages are back in the gradients
 //   accumulating MarkReady       accumulating: nothing but checks
 //   accumulating EndBackward     idle
@@ -11,11 +11,13 @@
 //          everything else. No lock is held while something is copied or launched; an event of a caller's own stream is recorded
 //          with the lock held, and so is what a captured step begins with.
 //
-// One gradient's way. A gradient that is ready now (null stream) is copied into its bucket at once, scaled on the way, while it is hot in
-// cache. For gradients that are ready on streams the copy-in stream waits for one event per (bucket, stream) once the bucket is full, and
-// copies all of them. Full buckets are launched in the order of the plan (reducer/bucket_filler.h, reducer/pipeline/bucket_pipeline.h).
+// One gradient's way. On the host gradients are reduced where they lie: a bucket is a list of pieces. For gradients that are ready on
+// streams the copy-in stream waits for one event per (bucket, stream) once the bucket is full. Full buckets are launched in the order of
+// the plan (reducer/bucket_filler.h, reducer/pipeline/bucket_pipeline.h). Where gradients are copied instead (WhyCopied), one that is ready
+// now (null stream) is copied into its bucket by the marking thread, scaled on the way, while it is hot in cache; the copy-in stream copies
+// the others.
 //
-// Unused parameters. The status trailer behind a bucket's data says for which parameters this rank has a gradient; the all-reduce counts
+// Unused parameters. The status trailer of a bucket says for which parameters this rank has a gradient; an all-reduce counts
 // them. The gradient of a parameter that no rank used stays as it is. A rank has used a parameter if it did so in some backward since the
 // last synchronised one. So in find_unused, gradients of backwards without sync stay borrowed until the end of the next synchronised
 // backward, also if that fails.
@@ -39,10 +41,13 @@
 // is apart. Their buckets are the same memory, used in the order of the streams. What the status trailers of a step decide takes effect
 // at the same later step on all ranks.
 //
-// Memory. One flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator. It is allocated at creation and
-// freed with the reducer; another plan is laid out in the same memory. With buckets_in_memory_max, buckets take turns: bucket b has the
-// memory of bucket b - n, and its gradients stay where they are until that one is copied out. Gradients and their streams stay the
-// embedder's, borrowed from MarkReady to the end of the backward (on its stream, if it has one).
+// What a failure leaves. In a step that fails on all ranks no gradient of the buckets concerned is changed. If the communicator fails in
+// the middle of an all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they were.
+//
+// Memory. Where gradients are copied there is one flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator.
+// It is allocated at creation and freed with the reducer; another plan is laid out in the same memory. With buckets_in_memory_max, buckets
+// take turns: bucket b has the memory of bucket b - n, and its gradients stay where they are until that one is copied out. Gradients and
+// their streams stay the embedder's, borrowed from MarkReady to the end of the backward (on its stream, if it has one).
 
 #ifndef REDUCER_REDUCER_H_
 #define REDUCER_REDUCER_H_

@@ -57,8 +57,8 @@ std::string ToString(const Way& way) {
 std::vector<Way> AllWays() {
   std::vector<Way> ways;
   for (const Average average : kAllAverages) {
-    for (const Memory memory : {Memory::kInPlace, Memory::kCopied, Memory::kCopiedInTurns, Memory::kViews,
-                                Memory::kViewsInTurns}) {
+    for (const Memory memory :
+         {Memory::kInPlace, Memory::kCopied, Memory::kCopiedInTurns, Memory::kViews, Memory::kViewsInTurns}) {
       for (const Hook hook : {Hook::kNone, Hook::kF16, Hook::kBF16, Hook::kNoop, Hook::kOrdered, Hook::kOrderedF16,
                               Hook::kElsewhere, Hook::kHostCompleted}) {
         for (const Inputs inputs : {Inputs::kEven, Inputs::kUneven, Inputs::kUnevenByLive}) {

@@ -34,7 +34,8 @@
 #include "reducer/reducer.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks to start");
-ABSL_FLAG(std::string, model, "resnet50", "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp");
+ABSL_FLAG(std::string, model, "resnet50",
+          "whose gradients: resnet50, bert_base, bert_large, gpt2_small, mlp, tensors64");
 ABSL_FLAG(std::string, compute, "busy",
           "busy: arithmetic on the rank's own core, as a framework on processors does; away: sleep, as when an "
           "accelerator computes; stream: on a stream, while the rank goes on, a clock is watched, which leaves the "
@@ -282,6 +283,12 @@ class OverlapProgram {
     round.steps.resize(modes_.size());
     Replay::ComputeTimes compute;
     std::vector<Replay::WireTimes> wires(memories_.size());
+    if (!options_.on_gpu) {
+      for (const bool as_list : {number % 2 == 0, number % 2 != 0}) {
+        double& seconds = as_list ? round.list : round.flat;
+        LOCKSTEP_ASSIGN_OR_RETURN(seconds, first().AllReduceAll(as_list));
+      }
+    }
     const size_t kinds = 1 + wires.size() + 2 * modes_.size();
     for (size_t i = 0; i < kinds; ++i) {
       size_t kind = (static_cast<size_t>(number) + i) % kinds;

@@ -13,12 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
+#include "base/ref.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "bench/report.h"
 #include "comm/communicator.h"
 #include "comm/host/self_communicator.h"
+#include "comm/pieces.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 
@@ -158,7 +160,7 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(WireMemory memory, i
     for (size_t b = 0; b < plan.buckets.size(); ++b) {
       CollectiveRequest request;
       request.collective = Collective::kAllReduce;
-      request.dtype = plan.buckets[b].dtype;
+      request.dtype = plan.buckets[b].wire;
       request.op = ReduceOp::kSum;
       request.count = plan.buckets[b].elements;
       request.input = next;
@@ -177,6 +179,29 @@ absl::StatusOr<Replay::WireTimes> Replay::CommunicationOnly(WireMemory memory, i
   LOCKSTEP_RETURN_IF_ERROR(group_.TakeLargest(&times.seconds));
   LOCKSTEP_RETURN_IF_ERROR(group_.TakeLargest(&times.processor_seconds));
   return times;
+}
+
+absl::StatusOr<double> Replay::AllReduceAll(bool as_list) {
+  CollectiveRequest request;
+  request.collective = Collective::kAllReduce;
+  request.dtype = DType::kF32;
+  request.op = ReduceOp::kAvg;  // however often: the values stay finite
+  request.count = static_cast<size_t>(model_.elements());
+  if (as_list) {
+    const auto pieces = MakeRef<Pieces>(DType::kF32);
+    for (const TensorView& view : views_) LOCKSTEP_RETURN_IF_ERROR(pieces->Add(view));
+    request.input_pieces = request.output_pieces = pieces;
+  } else {
+    request.input = request.output = wire_memory_[static_cast<int>(WireMemory::kOrdinary)]->data();
+  }
+  // Of short ones so many that the clock does not count.
+  constexpr size_t kBytes = size_t{64} << 20;
+  const int calls = static_cast<int>(std::max<size_t>(1, kBytes / (request.count * sizeof(float) + 16384)));
+  LOCKSTEP_RETURN_IF_ERROR(group_.communicator()->Run(request));
+  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+  const Clock::time_point begin = Clock::now();
+  for (int call = 0; call < calls; ++call) LOCKSTEP_RETURN_IF_ERROR(group_.communicator()->Run(request));
+  return group_.Largest(SecondsSince(begin) / calls);
 }
 
 absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool overlap) {

@@ -66,6 +66,10 @@ class Replay {
   };
   absl::StatusOr<WireTimes> CommunicationOnly(WireMemory memory, int steps, bool background);
 
+  // Seconds of one all-reduce of all gradients where they lie, on the host, or of one flat vector of their size in ordinary memory.
+  // REQUIRES  CommunicationOnly has been measured there
+  absl::StatusOr<double> AllReduceAll(bool as_list);
+
   // Seconds of a step. Without overlap gradients are marked ready when all are computed.
   absl::StatusOr<double> Step(Computation& computation, int steps, bool overlap);
 

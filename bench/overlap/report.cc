@@ -76,6 +76,12 @@ void ShowRounds(const OverlapReport& found, Report* report) {
               [m](const Round& round) { return round.steps[m].overlapped - round.compute; });
   }
 
+  const bool has_list = found.rounds.front().list > 0;
+  if (has_list) {
+    add_times("one all-reduce of all gradients", [](const Round& round) { return round.list; });
+    add_times("the same of one flat vector", [](const Round& round) { return round.flat; });
+  }
+
   size_t views = 0;
   while (views < found.modes.size() && found.modes[views].name != "views") ++views;
   report->Begin("#\n", columns("round by round", "", "/ratio"));
@@ -91,6 +97,8 @@ void ShowRounds(const OverlapReport& found, Report* report) {
     add_ratio(mode + " / views",
               [m, views](const Round& round) { return round.steps[m].overlapped / round.steps[views].overlapped; });
   }
+  if (has_list)
+    add_ratio("all gradients / one flat vector", [](const Round& round) { return round.list / round.flat; });
 }
 
 void ShowOverhead(const OverlapReport& found, Report* report) {

@@ -59,6 +59,9 @@ struct OverlapRound {
   double compute = 0;
   std::vector<Communication> communication;  // in ordinary memory and, on the host, in the allocator's
   std::vector<Step> steps;                   // by mode
+  // One all-reduce of all gradients, as a list of tensors and as one flat vector in ordinary memory. 0 on a GPU.
+  double list = 0;
+  double flat = 0;
 };
 
 struct OverlapReport {

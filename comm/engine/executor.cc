@@ -254,6 +254,7 @@ void Executor::TakeFromBuffer(Unit* unit) {
 
 void Executor::ComputeInPieces(const Job& job, const ExecutionPlan::StepLayout& layout, size_t offset,
                                size_t elements) {
+  steps_in_pieces_.Begin();
   const Step& step = *layout.step;
   const size_t bytes = elements * job.plan->element_bytes();
   const OperandMemory target = MemoryOf(job, step.target, layout.target_offset + offset);

@@ -117,8 +117,8 @@ class Executor {
     Job* job = nullptr;
     Job::StepState* step = nullptr;
     size_t bytes = 0;
-    // Of a chunk that is not contiguous in the caller's memory: where it lies, as the transport takes it. Or, where it does not take it so, the
-    // chunk goes by way of a buffer: a received one is then put to the target, with a reduction into the operand.
+    // Of a chunk that is not contiguous in the caller's memory: where it lies, as the transport takes it. Or, where it does not take it
+    // so, the chunk goes by way of a buffer: a received one is then put to the target, with a reduction into the operand.
     OperandMemory target;
     OperandMemory operand;
     std::vector<iovec> runs;

@@ -46,9 +46,9 @@ class Bucket {
     DeviceMemory spare;  // memory for one gradient, allocated when it is needed
   };
 
-  // `flat` is memory of plan.bytes(), or null: the bucket is in pieces. `views` is the memory of gradients that live in the bucket: null if they do not,
-  // and `flat` if they are sent in their own dtype. Both are aligned to 256 bytes. `before` is the bucket that had this
-  // memory before, or null.
+  // `flat` is memory of plan.bytes(), or null: the bucket is in pieces. `views` is the memory of gradients that live in
+  // the bucket: null if they do not, and `flat` if they are sent in their own dtype. Both are aligned to 256 bytes.
+  // `before` is the bucket that had this memory before, or null.
   Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before);
 
   const BucketPlan::Bucket& plan() const { return *plan_; }
