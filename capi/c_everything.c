@@ -60,6 +60,31 @@ static void UseBlocks(lockstep_communicator* communicator) {
   INVALID(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), "output_counts");
 }
 
+/* Lists of two tensors, the second of which lies before the first. */
+static void UseLists(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  const int32_t size = lockstep_communicator_size(communicator);
+  const int64_t one = 1, all = size;
+  int32_t values[2] = {10 * rank, rank}, blocks[32];
+  lockstep_tensor parts[2], wholes[2];
+  lockstep_work* work = NULL;
+  for (int i = 0; i < 2; ++i) {
+    parts[i] = Vector(values + 1 - i, &one, LOCKSTEP_I32);
+    wholes[i] = Vector(blocks + 16 * (1 - i), &all, LOCKSTEP_I32);
+  }
+  OK(lockstep_all_gather_coalesced(communicator, parts, wholes, 2, NULL, NULL, NULL));
+  for (int r = 0; r < size; ++r) CHECK(blocks[16 + r] == r && blocks[r] == 10 * r);
+  OK(lockstep_reduce_scatter_coalesced(communicator, wholes, parts, 2, LOCKSTEP_SUM, NULL, NULL, NULL));
+  CHECK(values[1] == size * rank && values[0] == 10 * size * rank);
+  OK(lockstep_all_reduce_coalesced(communicator, parts, parts, 2, LOCKSTEP_MAX, NULL, NULL, &work));
+  OK(lockstep_work_wait(work, 60000));
+  lockstep_work_destroy(work);
+  CHECK(values[1] == size * (size - 1) && values[0] == 10 * size * (size - 1));
+  values[0] = values[1] = rank;
+  OK(lockstep_broadcast_coalesced(communicator, parts, 2, size - 1, NULL, NULL, NULL));
+  CHECK(values[0] == size - 1 && values[1] == size - 1);
+}
+
 /* What a completion callback was told. */
 typedef struct Told {
   pthread_mutex_t mutex;
@@ -280,6 +305,7 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
 
   UseBuffer(communicator, shared);
   UseBlocks(communicator);
+  UseLists(communicator);
   UseCalls(communicator);
   UseParts(communicator);
 

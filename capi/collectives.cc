@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -51,9 +52,11 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
   const Rank root(given.root);
   switch (given.kind) {
     case LOCKSTEP_COLLECTIVE_ALL_REDUCE: {
-      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
-      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
       LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::ReduceOp op, ToReduceOp(given.op));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView in, ToTensorView(given.input, "input"));
+      // One struct for both is common, and what it takes to read it is a good part of a short call.
+      if (given.output == given.input) return lockstep::AllReduceRequest(in, in, op);
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView out, ToTensorView(given.output, "output"));
       return lockstep::AllReduceRequest(in, out, op);
     }
     case LOCKSTEP_COLLECTIVE_BROADCAST: {
@@ -102,47 +105,125 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
   }
 }
 
-// The whole request: the collective with its options.
-absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const lockstep_collective& collective,
-                                            const lockstep_collective_options* options) {
+// Sets the options of requests with this op.
+absl::Status SetOptions(const lockstep_collective_options* options, lockstep_reduce_op op,
+                        absl::Span<CollectiveRequest> requests) {
   lockstep_collective_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(given.timeout_ms));
-  LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, ToRequest(ranks, collective));
-  request.timeout = timeout;
-  if ((given.factor != nullptr) != (collective.op == LOCKSTEP_PREMUL_SUM)) {
+  if ((given.factor != nullptr) != (op == LOCKSTEP_PREMUL_SUM)) {
     return absl::InvalidArgumentError(given.factor == nullptr ? "LOCKSTEP_PREMUL_SUM without a factor in the options"
                                                               : "a factor in the options, but not LOCKSTEP_PREMUL_SUM");
   }
-  if (given.factor != nullptr) request.factor = *given.factor;
+  lockstep::Algorithm algorithm = lockstep::Algorithm::kAuto;
   if (given.algorithm != nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(request.algorithm, lockstep::ParseAlgorithm(given.algorithm));
+    LOCKSTEP_ASSIGN_OR_RETURN(algorithm, lockstep::ParseAlgorithm(given.algorithm));
   }
+  for (CollectiveRequest& request : requests) {
+    request.timeout = timeout;
+    if (given.factor != nullptr) request.factor = *given.factor;
+    request.algorithm = algorithm;
+  }
+  return absl::OkStatus();
+}
+
+// The whole request: the collective with its options.
+absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const lockstep_collective& collective,
+                                            const lockstep_collective_options* options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request, ToRequest(ranks, collective));
+  LOCKSTEP_RETURN_IF_ERROR(SetOptions(options, collective.op, absl::MakeSpan(&request, 1)));
   return request;
+}
+
+absl::StatusOr<lockstep::Work> StartTogether(Communicator* communicator, absl::Span<const CollectiveRequest> requests) {
+  if (requests.size() == 1) return communicator->Start(requests[0]);
+  LOCKSTEP_RETURN_IF_ERROR(communicator->StartGroup());
+  absl::Status started;
+  for (const CollectiveRequest& request : requests) {
+    if (started.ok()) started = communicator->Start(request).status();
+  }
+  absl::StatusOr<lockstep::Work> work = communicator->EndGroup();
+  LOCKSTEP_RETURN_IF_ERROR(started);
+  return work;
+}
+
+absl::Status EnqueueOn(lockstep_communicator* handle, const lockstep_stream* stream, const CollectiveRequest& request) {
+  if (handle->hook_bucket != nullptr) return lockstep::capi::EnqueueForHook(handle->hook_bucket, stream, request);
+  Communicator* const communicator = handle->get();
+  LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, handle->streams.Find(stream, communicator->accelerator()));
+  absl::Status issued;
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator->Enqueue(request, on, [&issued](const absl::Status& status) { issued = status; }));
+  return issued;
+}
+
+// Executes the requests of one call.
+absl::Status Issue(lockstep_communicator* handle, absl::Span<const CollectiveRequest> requests,
+                   const lockstep_stream* stream, lockstep_work** out_work) {
+  if (stream != nullptr && out_work != nullptr) {
+    return absl::InvalidArgumentError("a collective on a stream has no work: the stream's order says when it is done");
+  }
+  if (handle->hook_bucket != nullptr || stream != nullptr) {
+    for (const CollectiveRequest& request : requests) {
+      LOCKSTEP_RETURN_IF_ERROR(EnqueueOn(handle, stream, request));
+    }
+    return absl::OkStatus();
+  }
+  if (out_work == nullptr && requests.size() == 1) return handle->get()->Run(requests[0]);
+  LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, StartTogether(handle->get(), requests));
+  if (out_work == nullptr) return work.collected() ? absl::OkStatus() : work.Wait(lockstep::Deadline::Infinite());
+  *out_work = new lockstep_work(handle->Share(), std::move(work));
+  return absl::OkStatus();
 }
 
 lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& collective,
                      const lockstep_collective_options* options, const lockstep_stream* stream,
                      lockstep_work** out_work) {
   return Guard(handle, [&]() -> absl::Status {
-    Communicator* const communicator = handle->get();
-    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*communicator, collective, options));
-    if (stream != nullptr && out_work != nullptr) {
-      return absl::InvalidArgumentError(
-          "a collective on a stream has no work: the stream's order says when it is done");
+    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*handle->get(), collective, options));
+    return Issue(handle, absl::MakeConstSpan(&request, 1), stream, out_work);
+  });
+}
+
+// The requests of a list of tensors, without options. Input and output of the collective are arrays.
+absl::StatusOr<std::vector<CollectiveRequest>> ToRequests(const Communicator& ranks, lockstep_collective collective,
+                                                          size_t count) {
+  std::vector<CollectiveRequest> calls;
+  calls.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    absl::StatusOr<CollectiveRequest> call = ToRequest(ranks, collective);
+    if (!call.ok()) return lockstep::Annotate(call.status(), absl::StrCat("tensor ", i));
+    calls.push_back(*std::move(call));
+    ++collective.input;
+    ++collective.output;
+  }
+  return lockstep::CoalescedRequests(ranks, std::move(calls));
+}
+
+// Of each tensor, or pair of them, what `collective` is of its input and output.
+lockstep_error* CallCoalesced(lockstep_communicator* handle, lockstep_collective collective, size_t count,
+                              const lockstep_collective_options* options, const lockstep_stream* stream,
+                              lockstep_work** out_work) {
+  return Guard(handle, [&]() -> absl::Status {
+    const bool broadcast = collective.kind == LOCKSTEP_COLLECTIVE_BROADCAST;
+    const lockstep_reduce_op op = collective.op;
+    const int64_t none = 0;
+    lockstep_tensor nothing = {nullptr, &none, nullptr, 1, LOCKSTEP_U8, LOCKSTEP_HOST, 0};
+    if (count == 0) {
+      // A list of no tensors takes part like any other: ranks whose lists are not empty get an error instead of waiting.
+      if (stream != nullptr) {
+        nothing.device_kind = stream->device_kind;
+        nothing.device_index = stream->device_index;
+      }
+      collective.input = collective.output = &nothing;
+      collective.op = LOCKSTEP_SUM;
+      count = 1;
     }
-    if (handle->hook_bucket != nullptr) return lockstep::capi::EnqueueForHook(handle->hook_bucket, stream, request);
-    if (stream != nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, handle->streams.Find(stream, communicator->accelerator()));
-      absl::Status issued;
-      LOCKSTEP_RETURN_IF_ERROR(
-          communicator->Enqueue(request, on, [&issued](const absl::Status& status) { issued = status; }));
-      return issued;
-    }
-    if (out_work == nullptr) return communicator->Run(request);
-    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, communicator->Start(request));
-    *out_work = new lockstep_work(handle->Share(), std::move(work));
-    return absl::OkStatus();
+    if (collective.input == nullptr) return NullArgument(broadcast ? "tensors" : "inputs");
+    if (collective.output == nullptr) return NullArgument("outputs");
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CollectiveRequest> requests, ToRequests(*handle->get(), collective, count));
+    LOCKSTEP_RETURN_IF_ERROR(SetOptions(options, op, absl::MakeSpan(requests)));
+    return Issue(handle, requests, stream, out_work);
   });
 }
 
@@ -243,6 +324,37 @@ lockstep_error* lockstep_all_to_all_v(lockstep_communicator* communicator, const
   return Call(communicator,
               Collective(LOCKSTEP_COLLECTIVE_ALL_TO_ALL, input, output, LOCKSTEP_SUM, 0, input_counts, output_counts),
               options, stream, out_work);
+}
+
+lockstep_error* lockstep_all_reduce_coalesced(lockstep_communicator* communicator, const lockstep_tensor* inputs,
+                                              const lockstep_tensor* outputs, size_t count, lockstep_reduce_op op,
+                                              const lockstep_collective_options* options, const lockstep_stream* stream,
+                                              lockstep_work** out_work) {
+  return CallCoalesced(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_REDUCE, inputs, outputs, op), count, options,
+                       stream, out_work);
+}
+
+lockstep_error* lockstep_broadcast_coalesced(lockstep_communicator* communicator, const lockstep_tensor* tensors,
+                                             size_t count, int32_t root, const lockstep_collective_options* options,
+                                             const lockstep_stream* stream, lockstep_work** out_work) {
+  return CallCoalesced(communicator, Collective(LOCKSTEP_COLLECTIVE_BROADCAST, tensors, tensors, LOCKSTEP_SUM, root),
+                       count, options, stream, out_work);
+}
+
+lockstep_error* lockstep_all_gather_coalesced(lockstep_communicator* communicator, const lockstep_tensor* inputs,
+                                              const lockstep_tensor* outputs, size_t count,
+                                              const lockstep_collective_options* options, const lockstep_stream* stream,
+                                              lockstep_work** out_work) {
+  return CallCoalesced(communicator, Collective(LOCKSTEP_COLLECTIVE_ALL_GATHER, inputs, outputs), count, options,
+                       stream, out_work);
+}
+
+lockstep_error* lockstep_reduce_scatter_coalesced(lockstep_communicator* communicator, const lockstep_tensor* inputs,
+                                                  const lockstep_tensor* outputs, size_t count, lockstep_reduce_op op,
+                                                  const lockstep_collective_options* options,
+                                                  const lockstep_stream* stream, lockstep_work** out_work) {
+  return CallCoalesced(communicator, Collective(LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, inputs, outputs, op), count,
+                       options, stream, out_work);
 }
 
 lockstep_error* lockstep_work_wait(lockstep_work* work, int64_t timeout_ms) {

@@ -415,6 +415,41 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_all_to_all_v(lockstep_communicator* com
                                                       const lockstep_collective_options* options,
                                                       const lockstep_stream* stream, lockstep_work** out_work);
 
+/* The next calls take lists of `count` tensors. Their results are those of a call for each tensor, but each is one collective, with one
+ * set of messages and one flight record. PyTorch says coalesced.
+ *
+ * inputs[i] and outputs[i] are as in the call for one tensor, also in place: some may be in place and others not. Tensors without
+ * elements are allowed, and so are lists without tensors. Both arrays are copied.
+ *
+ * On the host the list is one vector: the tensors, one behind the other. In lockstep_all_gather_coalesced and
+ * lockstep_reduce_scatter_coalesced each block is such a vector. Ranks may cut it into different tensors, if dtypes and totals are equal.
+ * Where it is one range of memory, it is exactly the call for one tensor. On a device the list is a call for each tensor, in a group or
+ * on `stream`, so the lists of all ranks are alike.
+ *   ERRORS  INVALID_ARGUMENT  also: tensors of different dtypes or in different places; two tensors of the call that overlap, except in
+ *                             place, whether or not they are written. The message has their indexes.
+ *   COST    also allocates lists of the tensors */
+LOCKSTEP_EXPORT lockstep_error* lockstep_all_reduce_coalesced(lockstep_communicator* communicator,
+                                                              const lockstep_tensor* inputs,
+                                                              const lockstep_tensor* outputs, size_t count,
+                                                              lockstep_reduce_op op,
+                                                              const lockstep_collective_options* options,
+                                                              const lockstep_stream* stream, lockstep_work** out_work);
+LOCKSTEP_EXPORT lockstep_error* lockstep_broadcast_coalesced(lockstep_communicator* communicator,
+                                                             const lockstep_tensor* tensors, size_t count, int32_t root,
+                                                             const lockstep_collective_options* options,
+                                                             const lockstep_stream* stream, lockstep_work** out_work);
+/* outputs[i] = inputs[i] of all ranks, in rank order: world size x the elements of inputs[i]. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_all_gather_coalesced(lockstep_communicator* communicator,
+                                                              const lockstep_tensor* inputs,
+                                                              const lockstep_tensor* outputs, size_t count,
+                                                              const lockstep_collective_options* options,
+                                                              const lockstep_stream* stream, lockstep_work** out_work);
+/* outputs[i] = block `rank` (elements of inputs[i] / world size) of the reduction of all ranks' inputs[i]. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reduce_scatter_coalesced(
+    lockstep_communicator* communicator, const lockstep_tensor* inputs, const lockstep_tensor* outputs, size_t count,
+    lockstep_reduce_op op, const lockstep_collective_options* options, const lockstep_stream* stream,
+    lockstep_work** out_work);
+
 /* A lockstep_work is one operation in flight: a collective, a message or a group. The communicator may be destroyed first. */
 
 /* Waits until the operation is done, at most timeout_ms. 0 does not wait.
@@ -1090,7 +1125,7 @@ LOCKSTEP_EXPORT void lockstep_bytes_free(void* data);
  * If all tensors of a collective are in such memory, ranks of one host read their peers' inputs and write their outputs directly, in one
  * pass, without a bounce buffer. Whether they are in it must be equal on all ranks. Between hosts it is used like other memory; libfabric
  * registers it once. These collectives use it like other memory on one host, too: a premultiplied reduce or reduce-scatter, an all-to-all
- * in place or with counts, and a gather or scatter with an empty block. */
+ * in place or with counts, a gather or scatter with an empty block, and a list of more than 8000 tensors (..._coalesced). */
 typedef struct lockstep_memory lockstep_memory;
 
 /* Makes memory for collectives. Every rank calls it, with the same size and kind. On LOCKSTEP_HOST it is page-aligned and zeroed. On the

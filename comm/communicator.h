@@ -82,8 +82,7 @@ struct CollectiveRequest {
   // reduce-scatter, scatter: one block. reduce, gather: ignored but at the root.
   void* output = nullptr;
   // Instead of `input` and `output`, on the host, where they are not contiguous (comm/pieces.h): of `dtype`, with as many bytes as these
-  // would have. In place, both are the same memory piece by piece. They stay unchanged until the collective is done. Not for an
-  // all-to-all.
+  // would have. Some of it or all may be in place. They stay unchanged until the collective is done. Not for an all-to-all.
   Ref<const Pieces> input_pieces;
   Ref<const Pieces> output_pieces;
   // On every rank all pieces are plain, lie where Communicator::Shares says so, and are at most Pieces::kSharedMax: the collective may be

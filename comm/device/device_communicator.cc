@@ -14,6 +14,7 @@
 #include "base/ref.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
+#include "comm/pieces.h"
 #include "comm/plan/call_plan.h"
 #include "comm/point_to_point.h"
 #include "comm/record/operation_error.h"
@@ -21,11 +22,24 @@
 namespace lockstep {
 namespace {
 
+absl::Status CheckBuffer(const void* data, const Pieces* pieces, DeviceId device) {
+  if (pieces == nullptr) return CheckPointer(data, device);
+  for (size_t position = 0; position < pieces->bytes();) {
+    const Pieces::Run run = pieces->At(position);
+    LOCKSTEP_RETURN_IF_ERROR(CheckPointer(run.data, device));
+    position += run.bytes;
+  }
+  return absl::OkStatus();
+}
+
 // Whether the call's buffers are where it says.
 absl::Status CheckBuffers(const DeviceCall& call) {
   if (const auto* const request = std::get_if<CollectiveRequest>(&call)) {
-    LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckPointer(request->input, request->device), "input"));
-    return Annotate(CheckPointer(request->output, request->device), "output");
+    const auto check = [&](const void* data, const Ref<const Pieces>& pieces) {
+      return CheckBuffer(data, pieces.get(), request->device);
+    };
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(check(request->input, request->input_pieces), "input"));
+    return Annotate(check(request->output, request->output_pieces), "output");
   }
   if (const auto* const send = std::get_if<SendRequest>(&call)) return CheckPointer(send->data, send->device);
   const auto& receive = std::get<ReceiveRequest>(call);

@@ -1,16 +1,21 @@
 #include "comm/plan/collectives.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/rank.h"
+#include "base/ref.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "comm/communicator.h"
+#include "comm/pieces.h"
 #include "comm/schedule/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -224,6 +229,111 @@ TEST_F(CollectivesTest, AllToAll) {
   EXPECT_EQ(request.output_counts.data(), from.data());
   EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(10, 7), kCounts, from), IsRefused(HasSubstr("add up to 6 and 6")));
   EXPECT_THAT(AllToAllRequest(self_, F32(0, 6), F32(10, 6), kCounts), IsRefused(HasSubstr("output_counts has 0")));
+}
+
+// Where a request's vector lies: offsets in memory_ and lengths of its pieces, in elements.
+using Places = std::vector<std::pair<ptrdiff_t, size_t>>;
+
+class CoalescedTest : public CollectivesTest {
+ protected:
+  Places PlacesOf(const Ref<const Pieces>& pieces) {
+    Places places;
+    for (size_t position = 0; pieces != nullptr && position < pieces->bytes(); position += 4 * places.back().second) {
+      const Pieces::Run run = pieces->At(position);
+      places.emplace_back(reinterpret_cast<float*>(run.data) - memory_.data(), run.bytes / 4);
+    }
+    return places;
+  }
+  // Of pairs of input and output.
+  absl::StatusOr<std::vector<CollectiveRequest>> AllReduce(const std::vector<std::pair<TensorView, TensorView>>& list) {
+    std::vector<CollectiveRequest> calls;
+    for (const auto& [input, output] : list) calls.push_back(AllReduceRequest(input, output, ReduceOp::kMax).value());
+    return CoalescedRequests(self_, calls);
+  }
+};
+
+TEST_F(CoalescedTest, TensorsAreOneVector) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto requests,
+                                AllReduce({{F32(0, 5), F32(50, 5)}, {F32(9, 0), F32(9, 0)}, {F32(30, 3), F32(30, 3)}}));
+  ASSERT_EQ(requests.size(), 1);
+  EXPECT_EQ(requests[0].collective, Collective::kAllReduce);
+  EXPECT_EQ(requests[0].op, ReduceOp::kMax);
+  EXPECT_EQ(requests[0].count, 8);
+  EXPECT_EQ(PlacesOf(requests[0].input_pieces), (Places{{0, 5}, {30, 3}}));
+  EXPECT_EQ(PlacesOf(requests[0].output_pieces), (Places{{50, 5}, {30, 3}}));
+}
+
+TEST_F(CoalescedTest, BlocksAreThoseOfEachTensor) {
+  const std::vector<TensorView> parts = {F32(0, 2), F32(5, 1)};
+  const std::vector<TensorView> wholes = {F32(20, 6), F32(40, 3)};
+  const Places in_blocks = {{20, 2}, {40, 1}, {22, 2}, {41, 1}, {24, 2}, {42, 1}};
+  std::vector<CollectiveRequest> gathers, scatters;
+  for (int i = 0; i < 2; ++i) {
+    gathers.push_back(AllGatherRequest(self_, parts[i], wholes[i]).value());
+    scatters.push_back(ReduceScatterRequest(self_, wholes[i], parts[i], ReduceOp::kSum).value());
+  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(gathers, CoalescedRequests(self_, gathers));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(scatters, CoalescedRequests(self_, scatters));
+  EXPECT_EQ(gathers[0].count, 9);
+  EXPECT_EQ(PlacesOf(gathers[0].input_pieces), (Places{{0, 2}, {5, 1}}));
+  EXPECT_EQ(PlacesOf(gathers[0].output_pieces), in_blocks);
+  EXPECT_EQ(scatters[0].count, 9);
+  EXPECT_EQ(PlacesOf(scatters[0].input_pieces), in_blocks);
+  EXPECT_EQ(PlacesOf(scatters[0].output_pieces), (Places{{0, 2}, {5, 1}}));
+}
+
+TEST_F(CoalescedTest, OneRangeIsAnOrdinaryRequest) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto inputs, AllReduce({{F32(0, 5), F32(50, 5)}, {F32(5, 3), F32(60, 3)}}));
+  EXPECT_EQ(inputs[0].input, memory_.data());
+  EXPECT_EQ(inputs[0].input_pieces, nullptr);
+  EXPECT_EQ(PlacesOf(inputs[0].output_pieces), (Places{{50, 5}, {60, 3}}));
+  EXPECT_EQ(inputs[0].output, nullptr);
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto nothing, AllReduce({{F32(3, 0), F32(7, 0)}, {F32(9, 0), F32(2, 0)}}));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto one,
+                                CoalescedRequests(self_, {*AllGatherRequest(self_, F32(0, 2), F32(9, 6))}));
+  EXPECT_EQ(one[0].input, memory_.data());
+  EXPECT_EQ(one[0].output, memory_.data() + 9);
+  for (const CollectiveRequest& request : {nothing[0], one[0]}) {
+    EXPECT_EQ(request.input_pieces, nullptr);
+    EXPECT_EQ(request.output_pieces, nullptr);
+  }
+}
+
+TEST_F(CoalescedTest, OnADeviceTheCallsStayApart) {
+  std::vector<CollectiveRequest> calls;
+  for (size_t at : {0, 50}) {
+    const DeviceId device = {DeviceKind::kCuda, 0};
+    const TensorView tensor = *TensorView::Create(memory_.data() + at, DType::kF32, {5}, {}, device);
+    calls.push_back(BroadcastRequest(self_, tensor, Rank(2)).value());
+  }
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto requests, CoalescedRequests(self_, calls));
+  ASSERT_EQ(requests.size(), 2);
+  EXPECT_EQ(requests[1].input, memory_.data() + 50);
+  calls[1].input = calls[1].output = memory_.data() + 4;
+  EXPECT_THAT(CoalescedRequests(self_, calls).status(), IsRefused("tensor 0 and tensor 1 of the list overlap"));
+}
+
+TEST_F(CoalescedTest, Refusals) {
+  const TensorView on_gpu = *TensorView::Create(memory_.data() + 50, DType::kF32, {9}, {}, {DeviceKind::kCuda, 0});
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(0, 5)}, {F32(9, 2), F32(9, 2)}, {I32(50, 9), I32(50, 9)}}).status(),
+              IsRefused("tensor 0 is f32 and tensor 2 is i32: a list has one dtype"));
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(0, 5)}, {on_gpu, on_gpu}}).status(),
+              IsRefused("tensor 0 is on host and tensor 1 is on cuda:0: a list is in one place"));
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(20, 5)}, {F32(4, 5), F32(30, 5)}}).status(),
+              IsRefused("input 0 and input 1 of the list overlap"));
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(20, 5)}, {F32(15, 9), F32(30, 9)}}).status(),
+              IsRefused("input 1 and output 0 of the list overlap"));
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(20, 5)}, {F32(9, 5), F32(24, 5)}}).status(),
+              IsRefused("output 0 and output 1 of the list overlap"));
+  EXPECT_THAT(AllReduce({{F32(40, 9), F32(40, 9)}, {F32(10, 40), F32(50, 40)}, {F32(0, 1), F32(1, 1)}}).status(),
+              IsRefused("input 1 and tensor 0 of the list overlap"));
+  // In place of its own block, in another's.
+  EXPECT_THAT(CoalescedRequests(self_, {*AllGatherRequest(self_, F32(23, 3), F32(20, 9)),
+                                        *AllGatherRequest(self_, F32(28, 1), F32(50, 3))})
+                  .status(),
+              IsRefused("tensor 0 and input 1 of the list overlap"));
+  EXPECT_THAT(AllReduce({{F32(0, 5), F32(5, 5)}, {F32(10, 5), F32(15, 5)}, {F32(2, 0), F32(7, 0)}}), IsOk());
 }
 
 }  // namespace

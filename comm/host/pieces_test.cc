@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -21,6 +22,7 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "comm/communicator.h"
+#include "comm/plan/collectives.h"
 #include "comm/schedule/schedule.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/world/world.h"
@@ -236,6 +238,122 @@ TEST_P(PiecesTest, DirectCollectivesHaveTheBitsOfContiguousMemory) {
       }
     });
   }
+}
+
+absl::StatusOr<CollectiveRequest> RequestOf(Communicator& self, const Call& call, const TensorView& input,
+                                            const TensorView& output) {
+  switch (call.collective) {
+    case Collective::kBroadcast:
+      return BroadcastRequest(self, output, Rank(1));
+    case Collective::kAllGather:
+      return AllGatherRequest(self, input, output);
+    case Collective::kReduceScatter:
+      return ReduceScatterRequest(self, input, output, call.op);
+    default:
+      return AllReduceRequest(input, output, call.op);
+  }
+}
+
+// What Carry returns, of a list of tensors as one call. All are in place, or none is (0), or every second one (2).
+absl::StatusOr<std::vector<char>> CarryList(Communicator& self, const Call& call, Cut cut, size_t in_place) {
+  const int rank = self.rank().value();
+  const bool by_rank = IsByRank(call.collective);
+  const size_t in_blocks = call.collective == Collective::kReduceScatter ? self.size() : 1;
+  const size_t out_blocks = call.collective == Collective::kAllGather ? self.size() : 1;
+  const size_t block_bytes = call.count / (by_rank ? self.size() : 1) * SizeOf(call.dtype);
+  const std::vector<char> values = Values(call.dtype, call.count / (by_rank ? self.size() : 1) * in_blocks, rank);
+  std::vector<char> results(block_bytes * out_blocks);
+  std::deque<std::vector<char>> memory;
+  std::vector<char*> outputs;
+  std::vector<size_t> sizes = Sizes(cut, block_bytes / SizeOf(call.dtype));
+  sizes.insert(sizes.begin() + 1, 0);
+  std::vector<CollectiveRequest> calls;
+  size_t at = 0;
+  for (const size_t elements : sizes) {
+    const size_t bytes = elements * SizeOf(call.dtype);
+    char* const whole = memory.emplace_back(std::max(in_blocks, out_blocks) * bytes).data();
+    const bool here = call.collective == Collective::kBroadcast || (in_place > 0 && calls.size() % in_place == 0);
+    char* const part = here ? whole + (by_rank ? rank * bytes : 0) : memory.emplace_back(bytes).data();
+    char* const input = out_blocks > 1 ? part : whole;
+    outputs.push_back(out_blocks > 1 ? whole : part);
+    for (size_t b = 0; b < in_blocks && bytes > 0; ++b) {
+      std::memcpy(input + b * bytes, values.data() + b * block_bytes + at, bytes);
+    }
+    at += bytes;
+    const auto view = [&](char* data, size_t blocks) {
+      return *TensorView::Vector(data, call.dtype, static_cast<int64_t>(blocks * elements));
+    };
+    LOCKSTEP_ASSIGN_OR_RETURN(CollectiveRequest request,
+                              RequestOf(self, call, view(input, in_blocks), view(outputs.back(), out_blocks)));
+    request.factor = call.op == ReduceOp::kPremulSum ? 0.25 : 1;
+    request.algorithm = call.algorithm;
+    calls.push_back(request);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(calls, CoalescedRequests(self, std::move(calls)));
+  LOCKSTEP_RETURN_IF_ERROR(self.Run(calls[0]));
+  at = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const size_t bytes = sizes[i] * SizeOf(call.dtype);
+    for (size_t b = 0; b < out_blocks && bytes > 0; ++b) {
+      std::memcpy(results.data() + b * block_bytes + at, outputs[i] + b * bytes, bytes);
+    }
+    at += bytes;
+  }
+  return results;
+}
+
+TEST_P(PiecesTest, AListOfTensorsHasTheBitsOfItsVector) {
+  int carried = 0;
+  for (const int size : {2, 3}) {
+    Run(size, [&](Communicator& self) {
+      for (const Collective collective :
+           {Collective::kAllReduce, Collective::kBroadcast, Collective::kAllGather, Collective::kReduceScatter}) {
+        for (const Algorithm algorithm : AlgorithmsFor(collective)) {
+          if (Has(algorithm, algorithms::kDirect)) continue;
+          for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
+            for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kPremulSum}) {
+              if (op != ReduceOp::kSum && !HasReduction(collective)) continue;
+              if (op == ReduceOp::kPremulSum && dtype == DType::kI32) continue;
+              for (const size_t blocks : {1, 5003}) {
+                const Call call = {collective, algorithm, dtype, op, blocks * size};
+                const absl::StatusOr<std::vector<char>> expected = Carry(self, call, nullptr);
+                if (absl::IsInvalidArgument(expected.status())) continue;  // an algorithm that is not for this world
+                LOCKSTEP_ASSERT_OK(expected) << call.ToString();
+                for (const size_t in_place : {0, 1, 2}) {
+                  const Cut cut = self.rank().value() == 1 ? Cut::kMixed : Cut::kHalves;
+                  const absl::StatusOr<std::vector<char>> found = CarryList(self, call, cut, in_place);
+                  LOCKSTEP_ASSERT_OK(found) << call.ToString();
+                  ASSERT_EQ(*found == *expected, true) << call.ToString() << ", in place " << in_place;
+                  carried += self.rank().value() == 0;
+                }
+              }
+            }
+          }
+        }
+      }
+    });
+  }
+  EXPECT_GT(carried, 500);
+}
+
+TEST_P(PiecesTest, AListInMemoryOfTheAllocatorIsReducedThere) {
+  if (!GetParam()) GTEST_SKIP() << "messages";
+  Run(2, [&](Communicator& self) {
+    constexpr int64_t kCount = 5000;
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SymmetricBuffer> buffer,
+                                  self.Allocate(4 * kCount * sizeof(float)));
+    float* const memory = reinterpret_cast<float*>(buffer->data());
+    std::fill_n(memory, 4 * kCount, static_cast<float>(self.rank().value()));
+    std::vector<CollectiveRequest> calls;
+    for (float* const tensor : {memory + 2 * kCount, memory}) {
+      const TensorView view = *TensorView::Vector(tensor, DType::kF32, kCount);
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(calls.emplace_back(), AllReduceRequest(view, view, ReduceOp::kSum));
+    }
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(calls, CoalescedRequests(self, std::move(calls)));
+    LOCKSTEP_ASSERT_OK(self.Run(calls[0]));
+    EXPECT_THAT(self.FlightRecords(), HasSubstr("(10000 f32 sum, direct)"));
+    EXPECT_THAT(std::vector<float>(memory, memory + kCount), ::testing::Each(1));
+  });
 }
 
 // f32 gradients, one of them with gaps, one of another layout, and rows that this rank does not have, sent as bf16 times 1/n: as if they

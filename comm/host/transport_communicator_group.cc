@@ -92,7 +92,7 @@ absl::Status TransportCommunicator::LaunchGroup(Group* group) {
   // Preparing gives up the lock now and then.
   if (!status_.ok()) status.Update(Over({absl::StrCat("a group of ", group->members.size(), " calls"), {}}));
   if (!status.ok()) {
-    free_calls_.insert(free_calls_.end(), calls.begin(), calls.end());
+    for (Call* const call : calls) FreeCall(call);
     group->Drop(
         Reworded(status, absl::StatusCode::kCancelled, absl::StrCat("the group was not launched: ", status.message())));
     engine_->Notify();

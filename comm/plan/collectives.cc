@@ -1,9 +1,14 @@
 #include "comm/plan/collectives.h"
 
+#include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/ref.h"
 #include "base/status.h"
+#include "comm/pieces.h"
 #include "comm/plan/call_plan.h"
 
 namespace lockstep {
@@ -118,6 +123,88 @@ absl::Status CheckElementwise(const TensorView& input, const TensorView& output)
   return absl::OkStatus();
 }
 
+// ---- Several calls as one
+
+// Elements of each block in one of a call's windows.
+size_t BlockElements(const CollectiveRequest& call, int size) {
+  return IsByRank(call.collective) ? call.count / size : call.count;
+}
+
+int BlocksIn(const CollectiveRequest& call, Window window, int size) {
+  return IsByRank(call.collective) && !IsOwnBlock(call.collective, window) ? size : 1;
+}
+
+char* BeginOf(const CollectiveRequest& call, Window window) {
+  return static_cast<char*>(window == Window::kInput ? const_cast<void*>(call.input) : call.output);
+}
+
+// A call's input or output, or both where it is in place.
+struct Range {
+  const char* begin;
+  const char* end;
+  const char* name;
+  size_t call;
+
+  std::string ToString() const { return absl::StrCat(name, " ", call); }
+};
+
+// Each call has been checked by itself: its input and output are in place or apart.
+absl::Status CheckApart(absl::Span<const CollectiveRequest> calls, int size) {
+  std::vector<Range> ranges;
+  ranges.reserve(2 * calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const CollectiveRequest& call = calls[i];
+    if (call.count == 0) continue;
+    const auto range = [&](Window window, const char* name) -> Range {
+      const char* const begin = BeginOf(call, window);
+      const size_t elements = BlocksIn(call, window, size) * BlockElements(call, size);
+      return {begin, begin + elements * SizeOf(call.dtype), name, i};
+    };
+    const Range input = range(Window::kInput, "input");
+    const Range output = range(Window::kOutput, "output");
+    if (input.begin < output.end && output.begin < input.end) {
+      ranges.push_back({std::min(input.begin, output.begin), std::max(input.end, output.end), "tensor", i});
+    } else {
+      ranges.insert(ranges.end(), {input, output});
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  // If two ranges overlap, the first of them overlaps the one that begins next.
+  const auto overlap = std::adjacent_find(ranges.begin(), ranges.end(),
+                                          [](const Range& a, const Range& next) { return next.begin < a.end; });
+  if (overlap == ranges.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(overlap[0].ToString(), " and ", overlap[1].ToString(), " of the list overlap"));
+}
+
+Ref<const Pieces> PiecesOf(absl::Span<const CollectiveRequest> calls, Window window, int size) {
+  const Ref<Pieces> pieces = MakeRef<Pieces>(calls[0].dtype);
+  for (int block = 0; block < BlocksIn(calls[0], window, size); ++block) {
+    for (const CollectiveRequest& call : calls) {
+      const size_t elements = BlockElements(call, size);
+      pieces->AddPlain(BeginOf(call, window) + block * elements * SizeOf(call.dtype), elements);
+    }
+  }
+  return pieces;
+}
+
+// Whether all ranks map a window of the call.
+bool Shares(const Communicator& communicator, const CollectiveRequest& call, Window window) {
+  const Ref<const Pieces>& pieces = window == Window::kInput ? call.input_pieces : call.output_pieces;
+  if (pieces == nullptr) {
+    const int size = communicator.size();
+    const size_t elements = BlocksIn(call, window, size) * BlockElements(call, size);
+    return communicator.Shares(BeginOf(call, window), elements * SizeOf(call.dtype));
+  }
+  if (pieces->pieces() > Pieces::kSharedMax) return false;
+  for (size_t position = 0; position < pieces->bytes();) {
+    const Pieces::Run run = pieces->At(position);
+    if (!communicator.Shares(run.data, run.bytes)) return false;
+    position += run.bytes;
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<CollectiveRequest> AllReduceRequest(const TensorView& input, const TensorView& output, ReduceOp op) {
@@ -217,5 +304,37 @@ absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicat
 }
 
 CollectiveRequest BarrierRequest() { return CollectiveRequest(); }
+
+absl::StatusOr<std::vector<CollectiveRequest>> CoalescedRequests(const Communicator& communicator,
+                                                                 std::vector<CollectiveRequest> calls) {
+  const int size = communicator.size();
+  CollectiveRequest whole = calls[0];
+  whole.count = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const CollectiveRequest& call = calls[i];
+    if (call.dtype != whole.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor 0 is ", Name(whole.dtype), " and tensor ", i, " is ",
+                                                     Name(call.dtype), ": a list has one dtype"));
+    }
+    if (call.device != whole.device) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor 0 is on ", Name(whole.device), " and tensor ", i,
+                                                     " is on ", Name(call.device), ": a list is in one place"));
+    }
+    whole.count += call.count;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckApart(calls, size));
+  if (whole.device.kind != DeviceKind::kHost) return calls;
+  whole.input_pieces = PiecesOf(calls, Window::kInput, size);
+  whole.output_pieces = PiecesOf(calls, Window::kOutput, size);
+  whole.input = whole.input_pieces->contiguous();
+  whole.output = whole.output_pieces->contiguous();
+  if (whole.input != nullptr || whole.count == 0) whole.input_pieces = nullptr;
+  if (whole.output != nullptr || whole.count == 0) whole.output_pieces = nullptr;
+  if (whole.input_pieces != nullptr || whole.output_pieces != nullptr) {
+    whole.shared_pieces = Shares(communicator, whole, Window::kInput) && Shares(communicator, whole, Window::kOutput);
+  }
+  calls.assign(1, std::move(whole));
+  return calls;
+}
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #define COMM_PLAN_COLLECTIVES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -56,6 +57,15 @@ absl::StatusOr<CollectiveRequest> AllToAllRequest(const Communicator& communicat
                                                   absl::Span<const int64_t> output_counts = {});
 
 CollectiveRequest BarrierRequest();
+
+// Several calls as one, with the same results.
+// REQUIRES at least one, all of one collective that has neither counts nor a root's own buffers, with one op and root
+// RETURNS  on the host one request. Its vector is the calls' vectors, one behind the other; where there are blocks, block r is block r of
+//          each call. Where that is one range of memory, it is a request like any other, else it has pieces. On a device, which has no
+//          pieces, the calls as they are, to be made together.
+// ERRORS   INVALID_ARGUMENT  dtypes or devices differ, or memory of two calls overlaps; the message names both tensors
+absl::StatusOr<std::vector<CollectiveRequest>> CoalescedRequests(const Communicator& communicator,
+                                                                 std::vector<CollectiveRequest> calls);
 
 }  // namespace lockstep
 
