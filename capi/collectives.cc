@@ -200,6 +200,27 @@ absl::StatusOr<std::vector<CollectiveRequest>> ToRequests(const Communicator& ra
   return lockstep::CoalescedRequests(ranks, std::move(calls));
 }
 
+// The whole request of a list that is prepared.
+absl::StatusOr<CollectiveRequest> ListRequest(const Communicator& ranks, lockstep_collective collective,
+                                              const lockstep_collective_options* options) {
+  const bool broadcast = collective.kind == LOCKSTEP_COLLECTIVE_BROADCAST;
+  if (!broadcast && collective.kind != LOCKSTEP_COLLECTIVE_ALL_REDUCE &&
+      collective.kind != LOCKSTEP_COLLECTIVE_ALL_GATHER && collective.kind != LOCKSTEP_COLLECTIVE_REDUCE_SCATTER) {
+    return absl::InvalidArgumentError("tensor_count: this collective is not carried out on a list of tensors");
+  }
+  if (collective.counts != nullptr) return absl::InvalidArgumentError("both tensor_count and counts");
+  if (broadcast) collective.output = collective.input;
+  if (collective.input == nullptr) return NullArgument("input");
+  if (collective.output == nullptr) return NullArgument("output");
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CollectiveRequest> requests,
+                            ToRequests(ranks, collective, collective.tensor_count));
+  if (requests[0].device.kind != lockstep::DeviceKind::kHost) {
+    return absl::UnimplementedError("a list of tensors on a device cannot be prepared");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(SetOptions(options, collective.op, absl::MakeSpan(requests)));
+  return std::move(requests[0]);
+}
+
 // Of each tensor, or pair of them, what `collective` is of its input and output.
 lockstep_error* CallCoalesced(lockstep_communicator* handle, lockstep_collective collective, size_t count,
                               const lockstep_collective_options* options, const lockstep_stream* stream,
@@ -230,7 +251,7 @@ lockstep_error* CallCoalesced(lockstep_communicator* handle, lockstep_collective
 lockstep_collective Collective(lockstep_collective_kind kind, const lockstep_tensor* input,
                                const lockstep_tensor* output, lockstep_reduce_op op = LOCKSTEP_SUM, int32_t root = 0,
                                const int64_t* counts = nullptr, const int64_t* output_counts = nullptr) {
-  return {sizeof(lockstep_collective), kind, op, root, input, output, counts, output_counts};
+  return {sizeof(lockstep_collective), kind, op, root, input, output, counts, output_counts, /*tensor_count=*/0};
 }
 
 }  // namespace
@@ -390,7 +411,9 @@ lockstep_error* lockstep_prepared_create(lockstep_communicator* communicator, co
     lockstep_collective given = {};
     LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(collective, "lockstep_collective", &given));
     Communicator* const ranks = communicator->get();
-    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*ranks, given, options));
+    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, given.tensor_count == 0
+                                                                   ? ToRequest(*ranks, given, options)
+                                                                   : ListRequest(*ranks, given, options));
     auto handle = std::make_unique<lockstep_prepared>();
     handle->communicator = communicator->Share();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->collective, ranks->Prepare(request));

@@ -1039,6 +1039,9 @@ typedef struct lockstep_collective {
   const lockstep_tensor* output;
   const int64_t* counts;        /* NULL: equal blocks; of an all-to-all the input's */
   const int64_t* output_counts; /* of an all-to-all with counts */
+  /* Not 0: `input` and `output` are arrays of that many tensors, as of the collectives of lists (..._coalesced), which carry out their four
+   * kinds. On the host only: UNIMPLEMENTED on a device. Starting it again costs no more than one tensor does. */
+  size_t tensor_count;
 } lockstep_collective;
 
 /* Prepares a collective on the communicator. Not a collective call. Copies descriptions and options. The tensors' memory is borrowed

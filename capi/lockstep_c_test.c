@@ -26,7 +26,7 @@ static void TestSizes(void) {
   CHECK(sizeof(type) == (size) && offsetof(type, last) + sizeof(((type*)NULL)->last) == sizeof(type))
   GROWS(lockstep_communicator_options, 184, ofi_provider);
   GROWS(lockstep_collective_options, 32, algorithm);
-  GROWS(lockstep_collective, 56, output_counts);
+  GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);
   GROWS(lockstep_reducer_options, 224, gradient_memory);

@@ -15,7 +15,7 @@
 #define GAPS (2 * 3 * TENSORS)
 
 enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, KINDS };
-enum { RETURNS_WHEN_DONE, HAS_WORK, IS_IN_GROUP, WAYS };
+enum { RETURNS_WHEN_DONE, HAS_WORK, IS_IN_GROUP, IS_PREPARED, WAYS };
 
 typedef struct Case {
   int kind;
@@ -72,6 +72,25 @@ static lockstep_error* Call(lockstep_communicator* communicator, int kind, size_
   }
 }
 
+static void StartPrepared(lockstep_communicator* communicator, const Case* c, lockstep_reduce_op op,
+                          const lockstep_collective_options* options) {
+  static const lockstep_collective_kind kinds[] = {LOCKSTEP_COLLECTIVE_ALL_REDUCE, LOCKSTEP_COLLECTIVE_BROADCAST,
+                                                   LOCKSTEP_COLLECTIVE_ALL_GATHER, LOCKSTEP_COLLECTIVE_REDUCE_SCATTER};
+  lockstep_collective collective;
+  lockstep_prepared* prepared = NULL;
+  LOCKSTEP_INIT(collective);
+  collective.kind = kinds[c->kind];
+  collective.op = op;
+  collective.root = lockstep_communicator_size(communicator) - 1;
+  collective.input = c->kind == BROADCAST ? outputs : inputs;
+  collective.output = outputs;
+  collective.tensor_count = c->count;
+  OK(lockstep_prepared_create(communicator, &collective, options, &prepared));
+  OK(lockstep_prepared_start(prepared));
+  OK(lockstep_prepared_wait(prepared, 60000));
+  lockstep_prepared_destroy(prepared);
+}
+
 static void Execute(lockstep_communicator* communicator, const Case* c) {
   const double factor = c->factor;
   const lockstep_reduce_op op = c->factor == 1 ? LOCKSTEP_SUM : LOCKSTEP_PREMUL_SUM;
@@ -85,6 +104,10 @@ static void Execute(lockstep_communicator* communicator, const Case* c) {
   if (c->factor != 1) options.factor = &factor;
   if (c->way == RETURNS_WHEN_DONE) {
     OK(Call(communicator, c->kind, c->count, op, &options, NULL));
+    return;
+  }
+  if (c->way == IS_PREPARED) {
+    StartPrepared(communicator, c, op, &options);
     return;
   }
   if (c->way == IS_IN_GROUP) OK(lockstep_group_start(communicator));

@@ -91,7 +91,7 @@ struct CollectiveRequest {
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // after it the operation is aborted on every rank; 0: the communicator's
-  // The thread that executes it shares its core with computation: it sleeps rather than polls while nothing moves.
+  // The thread that executes it shares its core with computation: it sleeps, rather than polls, when nothing moves for some microseconds.
   bool background = false;
   bool by_holder = false;  // the caller holds the communicator: see Hold
   DeviceId device;         // where the buffers are

@@ -133,8 +133,9 @@ absl::StatusOr<TensorView> TensorView::Create(void* data, DType dtype, absl::Spa
       __builtin_add_overflow(reinterpret_cast<uintptr_t>(data), static_cast<uintptr_t>(bytes), &end)) {
     return Bad(dtype, shape, absl::StrCat("with strides ", Join(view.strides_), " the size in bytes overflows"));
   }
-  const auto dimensions = SortedByStride(view.shape_, view.strides_);
-  if (!Distinct(dimensions)) {
+  // Of the strides that follow from the shape there is less to find out.
+  const bool row_major = strides.empty();
+  if (!row_major && !Distinct(SortedByStride(view.shape_, view.strides_))) {
     return Bad(dtype, shape, absl::StrCat("with strides ", Join(view.strides_), " elements overlap"));
   }
   if (data == nullptr) return Bad(dtype, shape, "null data");
@@ -144,6 +145,8 @@ absl::StatusOr<TensorView> TensorView::Create(void* data, DType dtype, absl::Spa
                             AlignmentOf(dtype), " bytes"));
   }
 
+  view.elements_ = static_cast<size_t>(extent);
+  if (row_major) return view;
   view.elements_ = 1;
   for (int64_t dimension : shape) view.elements_ *= static_cast<size_t>(dimension);
   view.contiguous_ = IsRowMajor(view.shape_, view.strides_);

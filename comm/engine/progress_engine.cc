@@ -18,6 +18,10 @@ constexpr std::chrono::milliseconds kSleepMax{100};
 // sleeps: what it waits for is most often done by the rank that runs then, and going to sleep and being woken costs more.
 constexpr int kYields = 50;
 
+// Whoever leaves the core to computation polls only this long, and only once something has moved: ranks that are at the same collective
+// wait for each other again and again, each time less than it takes to go to sleep and be woken.
+constexpr std::chrono::microseconds kLazySpin{20};
+
 }  // namespace
 
 ProgressEngine::ProgressEngine(Transport* transport, std::chrono::nanoseconds spin)
@@ -114,7 +118,7 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
     handed_over_ = handed_over_ && transport_->sends_lag();
     return stopping_ || waiters_ > 0 || (background_work_ == 0 && !handed_over_);
   };
-  const std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
+  std::chrono::nanoseconds spin = eager ? spin_ : std::chrono::nanoseconds::zero();
   const int yields_max = eager && !spins() ? kYields : 0;
   Deadline::Clock::time_point spin_end;
   int yields = 0;
@@ -137,6 +141,7 @@ void ProgressEngine::Run(const std::atomic<bool>* done, Deadline deadline, bool 
     for (Client* client : clients_) client_moved |= client->Poll();
     if (finished()) break;
     moved = transport_moved || client_moved;
+    if (moved && !eager && spins()) spin = kLazySpin;
     if (transport_moved && !client_moved) continue;
     // Between two polls other threads get to post.
     const bool idle = !moved && now >= spin_end;

@@ -76,7 +76,7 @@ class ProgressEngine {
 
  private:
   // Polls with the progress lock until `done` (null: until a waiter wants the lock or no background work is left). `eager`: before it
-  // sleeps it polls for a while, or yields the core where ranks outnumber cores.
+  // sleeps it polls for a while, or yields the core where ranks outnumber cores; else it polls for moments, once something has moved.
   void Run(const std::atomic<bool>* done, Deadline deadline, bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ThreadMain() ABSL_LOCKS_EXCLUDED(mu_);
   void WakeThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

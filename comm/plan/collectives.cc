@@ -117,7 +117,7 @@ absl::Status CheckElementwise(const TensorView& input, const TensorView& output)
     return absl::InvalidArgumentError(
         absl::StrCat("input has ", input.elements(), " elements and output has ", output.elements()));
   }
-  if (Overlap(input, output) && input.data() != output.data()) {
+  if (input.data() != output.data() && Overlap(input, output)) {
     return absl::InvalidArgumentError("input and output overlap without being the same memory");
   }
   return absl::OkStatus();
