@@ -687,7 +687,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* re
                                                             const lockstep_stream* stream);
 
 /* lockstep_reducer_mark_ready, but only reads the gradient: the average goes to `target`, which has the gradient's shape and strides
- * and any float dtype (a complex gradient's own). In a backward without sync the target is ignored. */
+ * and any float dtype (a complex gradient's own), and shares no memory with another parameter's gradient. In a backward without sync
+ * the target is ignored. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                                  const lockstep_tensor* gradient,
                                                                  const lockstep_tensor* target,

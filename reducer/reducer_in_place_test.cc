@@ -39,10 +39,12 @@ struct Way {
   DType target = DType::kF32;  // of averages
   bool unused = false;         // rank 1 does not use every parameter, and nobody uses the last
   bool uneven = false;         // rank 1 has fewer inputs, and averages are over the others then
+  bool collides = false;       // the target is the gradient's memory, in another dtype
 
   std::string ToString() const {
     return absl::StrCat(Name(average), ", sent as ", compress.has_value() ? Name(*compress) : Name(dtype), ", ",
-                        Name(dtype), " into ", Name(target), unused ? ", some unused" : "", uneven ? ", uneven" : "");
+                        Name(dtype), " into ", Name(target), unused ? ", some unused" : "", uneven ? ", uneven" : "",
+                        collides ? ", in one memory" : "");
   }
 };
 
@@ -57,6 +59,7 @@ std::vector<Way> AllWays() {
             for (const bool uneven : {false, true}) {
               if (uneven && average == Average::kNone) continue;
               ways.push_back({average, compress, dtype, target, unused, uneven});
+              if (target != dtype && !uneven) ways.push_back({average, compress, dtype, target, unused, uneven, true});
             }
           }
         }
@@ -78,10 +81,14 @@ std::vector<Parameter> Table(DType dtype) {
 class Tensor {
  public:
   Tensor(const Parameter& parameter, DType dtype)
-      : memory_(SizeOf(dtype) * 3200),
+      : memory_(sizeof(double) * 3200),
         view_(*TensorView::Create(memory_.data(), dtype, parameter.shape, parameter.strides, DeviceId())) {}
 
   const TensorView& view() const { return view_; }
+  // In the same memory.
+  TensorView As(DType dtype) const {
+    return *TensorView::Create(view_.data(), dtype, view_.shape(), view_.strides(), DeviceId());
+  }
   // All of it, gaps too.
   void Randomize(std::mt19937* random) {
     const size_t bytes = SizeOf(view_.dtype());
@@ -126,9 +133,11 @@ std::string Train(Communicator& communicator, const Way& way, bool copies) {
     LOCKSTEP_EXPECT_OK((*reducer)->BeginBackward({}));
     for (size_t index = table.size(); index-- > 0;) {
       if (way.unused && (index == table.size() - 1 || (rank == 1 && index % 2 == 0))) continue;
-      LOCKSTEP_EXPECT_OK(way.target == way.dtype
-                             ? (*reducer)->MarkReady(index, gradients[index].view(), nullptr)
-                             : (*reducer)->MarkReady(index, gradients[index].view(), targets[index].view(), nullptr));
+      LOCKSTEP_EXPECT_OK(
+          way.target == way.dtype
+              ? (*reducer)->MarkReady(index, gradients[index].view(), nullptr)
+              : (*reducer)->MarkReady(index, gradients[index].view(),
+                                      way.collides ? gradients[index].As(way.target) : targets[index].view(), nullptr));
     }
     LOCKSTEP_EXPECT_OK((*reducer)->EndBackward(nullptr));
     for (size_t index = 0; index < table.size(); ++index) {

@@ -46,6 +46,24 @@ int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec
   return count;
 }
 
+void CombinePieces(const MessagePieces& pieces, const Reduction* reduction, size_t offset, const unsigned char* source,
+                   size_t bytes) {
+  while (bytes > 0) {
+    const iovec target = PieceAt(pieces.memory, offset);
+    size_t part = std::min(bytes, target.iov_len);
+    if (reduction == nullptr) {
+      std::memcpy(target.iov_base, source, part);
+    } else {
+      const iovec operand = PieceAt(pieces.operand, offset);
+      part = std::min(part, operand.iov_len);
+      reduction->combine(target.iov_base, operand.iov_base, source, part / SizeOf(reduction->dtype));
+    }
+    offset += part;
+    source += part;
+    bytes -= part;
+  }
+}
+
 absl::Status Mismatch(const Operation& operation) {
   const Operation::Internal& expected = operation.internal;
   const std::string what = operation.arrived_bytes == expected.bytes

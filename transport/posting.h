@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -83,6 +84,24 @@ inline iovec PieceAt(absl::Span<const iovec> pieces, size_t offset) {
 
 // The pieces from an offset on, up to `max` of them and `bytes` together at most. Returns how many.
 int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec* cut, int max);
+
+// Copies a whole message from `data`, or from its pieces if they are not null.
+inline void CopyMessage(const void* data, size_t bytes, const MessagePieces* pieces, unsigned char* target) {
+  if (bytes == 0) return;
+  if (pieces == nullptr) {
+    std::memcpy(target, data, bytes);
+    return;
+  }
+  for (const iovec& piece : pieces->memory) {
+    std::memcpy(target, piece.iov_base, piece.iov_len);
+    target += piece.iov_len;
+  }
+}
+
+// Puts what arrived, from an offset of the message on, into a sink in pieces. With a reduction (null: copy) these are whole
+// elements, aligned.
+void CombinePieces(const MessagePieces& pieces, const Reduction* reduction, size_t offset, const unsigned char* source,
+                   size_t bytes);
 
 // FAILED_PRECONDITION: what arrived first (operation->arrived) is not what the receive expects, so the channel is broken.
 absl::Status Mismatch(const Operation& operation);

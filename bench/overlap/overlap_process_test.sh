@@ -33,12 +33,13 @@ grep -q '^# transport: shm$' "$output" || fail "the transport is not told"
 python3 - "$json" <<'END' || fail "not every round is in the JSON file"
 import json, sys
 steps = [row for row in json.load(open(sys.argv[1]))['rows'] if 'step_ms' in row]
-assert len(steps) == 14 and all(len(row['rounds_ms']) == 2 for row in steps), steps
+assert len(steps) == 16 and all(len(row['rounds_ms']) == 2 for row in steps), steps
 END
 
 "$overlap" --transport=shm --gradients=views,default --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "views failed"
 expect_rows_of views default
 expect 'default / views'
+expect 'all gradients / one flat vector'
 grep -q '^# gradients: views, default$' "$output" || fail "where gradients live is not told"
 
 "$overlap" --compute=stream "${quick[@]}" >"$output" 2>&1 || fail "stream failed"

@@ -122,12 +122,29 @@ void Bucket::PutBack() {
   }
 }
 
+// Whether the average goes exactly where the gradient is.
+bool Bucket::AveragesInPlace(const Slot& slot) {
+  return slot.gradient.data() == slot.target.data() && slot.gradient.dtype() == slot.target.dtype();
+}
+
+absl::Status Bucket::SetAside(absl::Span<const Parameter> parameters) {
+  for (size_t s = 0; s < slots.size() && !plan_->sparse; ++s) {
+    Slot& slot = slots[s];
+    if (!slot.used || AveragesInPlace(slot) || !Overlap(slot.gradient, slot.target)) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(char* const aside, Spare(s, HostDevice(), parameters[plan_->slots[s].parameter]));
+    const size_t elements = slot.gradient.elements();
+    kernels::ReadElements(slot.gradient, 0, elements, aside, plan_->dtype, 1);
+    slot.gradient = *TensorView::Vector(aside, plan_->dtype, static_cast<int64_t>(elements));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Bucket::FindPieces(double factor_in, double factor_out, absl::Span<const Parameter> parameters) {
   absl::Status status;
   bool one = factor_in == 1 && factor_out == 1;
   for (size_t s = 0; s < slots.size(); ++s) {
     Slot& slot = slots[s];
-    one = one && (slot.used ? slot.gradient.data() == slot.target.data() : !slot.used_anywhere);
+    one = one && (slot.used ? AveragesInPlace(slot) : !slot.used_anywhere);
     if (slot.used || !slot.used_anywhere || plan_->slots[s].elements == 0) continue;
     const Parameter& parameter = parameters[plan_->slots[s].parameter];
     const absl::StatusOr<char*> spare = Spare(s, HostDevice(), parameter);

@@ -90,6 +90,9 @@ class Bucket {
   // Writes the average in `result` (of `dtype`, at the flat memory's offsets), times the factor, to its target.
   // RESOURCE_EXHAUSTED if that is to be memory of our own, and there is none.
   absl::Status CopyOut(size_t slot, const char* result, DType dtype, double factor, const Parameter& parameter);
+  // In pieces: copies gradients aside whose averages go to the same memory in another dtype, which would overwrite what is still to be
+  // read. RESOURCE_EXHAUSTED if there is no memory for it.
+  absl::Status SetAside(absl::Span<const Parameter> parameters);
   // In pieces, once it is known which parameters are used anywhere: describes where the gradients lie, which elements are read times
   // `factor_in`, and where their averages go, times `factor_out`. The two are one where that is the same. Of what this rank did not use the
   // average goes to memory of our own. RESOURCE_EXHAUSTED if there is none; the pieces are whole all the same.
@@ -138,6 +141,8 @@ class Bucket {
   std::unique_ptr<Event> followed;
 
  private:
+  static bool AveragesInPlace(const Slot& slot);
+
   const BucketPlan::Bucket* plan_;
   const size_t index_;
   char* const flat_;

@@ -155,6 +155,7 @@ class HostPipeline final : public BucketPipeline {
   }
 
   void ReduceInPieces(Bucket& bucket) {
+    step_.outcome->Fail(bucket.SetAside(parameters_), bucket.index());
     WriteTrailer(bucket);
     float& elsewhere = bucket.own_trailer.back();
     elsewhere = Shares(bucket) ? 0 : 1;

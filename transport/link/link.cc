@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,16 +75,7 @@ bool Link::Advance(int64_t* budget) {
 
 void Link::EncodeHead(const Envelope& envelope, const void* data, size_t bytes, const MessagePieces* pieces) {
   EncodeMessageHeader({bytes, envelope}, head_);
-  if (bytes == 0 || bytes > kInlineBytesMax) return;
-  unsigned char* payload = head_ + kMessageHeaderBytes;
-  if (pieces == nullptr) {
-    std::memcpy(payload, data, bytes);
-    return;
-  }
-  for (const iovec& piece : pieces->memory) {
-    std::memcpy(payload, piece.iov_base, piece.iov_len);
-    payload += piece.iov_len;
-  }
+  if (bytes <= kInlineBytesMax) CopyMessage(data, bytes, pieces, head_ + kMessageHeaderBytes);
 }
 
 bool Link::SendAtOnce(const Envelope& envelope, const void* data, size_t bytes) {

@@ -95,16 +95,7 @@ class SinkWriter {
  private:
   // Whole elements, aligned, of the message from `position` bytes on.
   void Combine(size_t position, const unsigned char* source, size_t count) {
-    for (size_t bytes = count * element_bytes_; pieces_ != nullptr && bytes > 0;) {
-      const iovec target = PieceAt(pieces_->memory, position);
-      const iovec operand = PieceAt(pieces_->operand, position);
-      const size_t part = std::min({bytes, target.iov_len, operand.iov_len});
-      sink_.reduction->combine(target.iov_base, operand.iov_base, source, part / element_bytes_);
-      position += part;
-      source += part;
-      bytes -= part;
-    }
-    if (pieces_ != nullptr) return;
+    if (pieces_ != nullptr) return CombinePieces(*pieces_, sink_.reduction, position, source, count * element_bytes_);
     sink_.reduction->combine(static_cast<unsigned char*>(sink_.target) + position,
                              static_cast<const unsigned char*>(sink_.operand) + position, source, count);
   }

@@ -3,6 +3,7 @@
 #include <rdma/fi_errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -165,8 +166,16 @@ absl::StatusOr<int> OfiEndpoint::AddPeer(absl::string_view address) {
 int64_t OfiEndpoint::Try(OfiPost* post) {
   const OfiCallGuard::Call call(guard_.get());
   if (post->kind == OfiPost::Kind::kReceive) {
+    if (post->places != nullptr) {
+      return fi_trecvv(endpoint_, post->places, nullptr, post->places_count, FI_ADDR_UNSPEC, post->tag, post->ignore,
+                       &post->context);
+    }
     return fi_trecv(endpoint_, post->buffer, post->bytes, post->descriptor, FI_ADDR_UNSPEC, post->tag, post->ignore,
                     &post->context);
+  }
+  if (post->places != nullptr) {
+    return fi_tsendv(endpoint_, post->places, nullptr, post->places_count, peers_[post->peer].address, post->tag,
+                     &post->context);
   }
   return fi_tsend(endpoint_, post->buffer, post->bytes, post->descriptor, peers_[post->peer].address, post->tag,
                   &post->context);
@@ -349,6 +358,12 @@ bool OfiEndpoint::PrepareToWait() {
   if (wait_descriptor_ < 0) return true;
   fid* waited[] = {&completions_->fid};
   return fi_trywait(fabric_, waited, 1) == 0;
+}
+
+int OfiEndpoint::places_max() const {
+  if (registers_all()) return 1;
+  const size_t limit = std::min(info_->tx_attr->iov_limit, info_->rx_attr->iov_limit);
+  return static_cast<int>(std::clamp<size_t>(limit, 1, kOfiPlacesMax));
 }
 
 absl::StatusOr<fid_mr*> OfiEndpoint::Register(const void* memory, size_t bytes) {

@@ -13,6 +13,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_tagged.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,9 @@
 #include "transport/ofi/provider.h"
 
 namespace lockstep {
+
+// In how many places the memory of a post may lie, whatever the provider. Those that we have seen take 4, `sockets` 8.
+inline constexpr int kOfiPlacesMax = 8;
 
 struct OfiCompletion {
   absl::Status status;  // CANCELLED after Cancel, and then only
@@ -50,7 +54,10 @@ struct OfiPost {
   Kind kind = Kind::kSend;
   int peer = 0;  // to whom; a receive takes from anybody
   void* buffer = nullptr;
-  size_t bytes = 0;
+  // Where the memory lies instead, in up to places_max() places, not registered. Borrowed as the memory is. Null: the buffer.
+  const iovec* places = nullptr;
+  int places_count = 0;
+  size_t bytes = 0;            // of all places
   void* descriptor = nullptr;  // of the buffer's registration, where the provider wants one
   uint64_t tag = 0;
   uint64_t ignore = 0;  // of a receive: bits of the tag that may differ
@@ -123,6 +130,8 @@ class OfiEndpoint {
   void CloseRegistration(fid_mr* registration);
   // Whether every buffer must be registered.
   bool registers_all() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
+  // In how many places the memory of a post may lie; 1 where it must be registered, as every place would be by itself.
+  int places_max() const;
 
  private:
   struct Queue {

@@ -68,22 +68,23 @@ fi_info* Linked(std::unique_ptr<Info> made) {
 }  // namespace
 
 struct FakeProvider::Endpoint {
-  struct Receive {
-    void* buffer;
+  struct Place {
+    char* data;
     size_t bytes;
+    const void* descriptor;
+  };
+  struct Receive {
+    std::vector<Place> places;
     uint64_t tag;
     uint64_t ignore;
     void* context;
-    const void* descriptor;
   };
   struct Message {
     uint64_t tag;
     std::string copy;            // of an eager one
-    const void* data = nullptr;  // else: where it lies
-    size_t bytes = 0;
+    std::vector<Place> places;   // else: where it lies
     Endpoint* sender = nullptr;  // to be told; null when it was
     void* context = nullptr;
-    const void* descriptor = nullptr;
   };
 
   fid_ep fid = {};
@@ -105,6 +106,7 @@ struct FakeProvider::Endpoint {
 struct FakeCalls {
   using Endpoint = FakeProvider::Endpoint;
   using Message = Endpoint::Message;
+  using Place = Endpoint::Place;
 
   template <typename Object>
   static int Delete(fid* object) {
@@ -128,6 +130,7 @@ struct FakeCalls {
     made->info.mode = options.mode;
     made->tx.inject_size = options.inject_bytes;
     made->tx.size = made->rx.size = options.queue;
+    made->tx.iov_limit = made->rx.iov_limit = options.iov_limit;
     made->tx.msg_order = made->rx.msg_order = options.scramble ? FI_ORDER_NONE : FI_ORDER_SAS;
     made->ep.type = FI_EP_RDM;
     made->ep.max_msg_size = options.message_bytes_max;
@@ -219,7 +222,9 @@ struct FakeCalls {
     static fi_ops_tagged tagged = {};
     tagged.size = sizeof(tagged);
     tagged.recv = &Receive;
+    tagged.recvv = &ReceiveList;
     tagged.send = &Send;
+    tagged.sendv = &SendList;
     tagged.inject = &Inject;
     auto* const made = new Endpoint();
     made->fid.fid.ops = Ops<&CloseEndpoint>();
@@ -287,12 +292,12 @@ struct FakeCalls {
     for (const Endpoint* const endpoint : self->provider->endpoints_) {
       for (const auto* const messages : {&endpoint->arriving, &endpoint->unexpected}) {
         for (const Message& message : *messages) {
-          if (message.sender != nullptr && message.descriptor == self)
+          if (message.sender != nullptr && Uses(message.places, self))
             Complain("memory of a message that is being sent");
         }
       }
       for (const Endpoint::Receive& receive : endpoint->receives) {
-        if (receive.descriptor == self) Complain("memory that waits for a message");
+        if (Uses(receive.places, self)) Complain("memory that waits for a message");
       }
     }
     auto& all = self->provider->registrations_;
@@ -303,13 +308,44 @@ struct FakeCalls {
 
   static void Complain(std::string what) { the_provider->complaints_.push_back(std::move(what)); }
 
-  static void CheckMemory(const void* buffer, size_t bytes, void* descriptor) {
-    if ((the_provider->options_.mr_mode & FI_MR_LOCAL) == 0 || bytes == 0) return;
-    const auto begin = reinterpret_cast<uintptr_t>(buffer);
-    for (const FakeProvider::Registration* const one : the_provider->registrations_) {
-      if (one == descriptor && one->begin <= begin && begin + bytes <= one->begin + one->bytes) return;
+  static bool Uses(const std::vector<Place>& places, const FakeProvider::Registration* registration) {
+    return std::any_of(places.begin(), places.end(),
+                       [registration](const Place& place) { return place.descriptor == registration; });
+  }
+  static size_t Bytes(const std::vector<Place>& places) {
+    size_t bytes = 0;
+    for (const Place& place : places) bytes += place.bytes;
+    return bytes;
+  }
+  static std::string Contents(const std::vector<Place>& places) {
+    std::string contents;
+    for (const Place& place : places) contents.append(place.data, place.bytes);
+    return contents;
+  }
+
+  // The memory of a call, but for empty places.
+  static std::vector<Place> Places(const iovec* memory, void** descriptors, size_t count) {
+    std::vector<Place> places;
+    for (size_t i = 0; i < count; ++i) {
+      if (memory[i].iov_len == 0) continue;
+      places.push_back({static_cast<char*>(memory[i].iov_base), memory[i].iov_len,
+                        descriptors == nullptr ? nullptr : descriptors[i]});
     }
-    Complain(absl::StrCat(bytes, " bytes that are not registered"));
+    return places;
+  }
+
+  static void CheckMemory(const std::vector<Place>& places) {
+    const FakeProviderOptions& options = the_provider->options_;
+    if (places.size() > options.iov_limit) Complain(absl::StrCat("a message in ", places.size(), " places"));
+    for (const Place& place : places) {
+      const auto begin = reinterpret_cast<uintptr_t>(place.data);
+      const auto holds = [&](const FakeProvider::Registration* one) {
+        return one == place.descriptor && one->begin <= begin && begin + place.bytes <= one->begin + one->bytes;
+      };
+      const auto& all = the_provider->registrations_;
+      if ((options.mr_mode & FI_MR_LOCAL) == 0 || std::any_of(all.begin(), all.end(), holds)) continue;
+      Complain(absl::StrCat(place.bytes, " bytes that are not registered"));
+    }
   }
   static void Take(void* context) {
     void*& mark = static_cast<fi_context2*>(context)->internal[0];
@@ -356,14 +392,14 @@ struct FakeCalls {
   }
 
   static void Deliver(Endpoint* endpoint, const Endpoint::Receive& receive, const Message& message) {
-    const void* const source = message.data == nullptr ? message.copy.data() : message.data;
-    const size_t bytes = std::min(message.bytes, receive.bytes);
-    if (bytes > 0) std::memcpy(receive.buffer, source, bytes);
+    const std::string contents = message.places.empty() ? message.copy : Contents(message.places);
+    size_t bytes = 0;
+    for (const Place& place : receive.places) bytes += contents.copy(place.data, place.bytes, bytes);
     const int error = std::exchange(the_provider->receive_error_, 0);
     Complete(endpoint, receive.context, bytes, message.tag,
-             error != 0                      ? error
-             : message.bytes > receive.bytes ? FI_ETRUNC
-                                             : 0);
+             error != 0                ? error
+             : contents.size() > bytes ? FI_ETRUNC
+                                       : 0);
     if (message.sender == nullptr) return;
     --message.sender->sends;
     if (the_provider->options_.silent) return;
@@ -376,12 +412,17 @@ struct FakeCalls {
 
   static ssize_t Receive(fid_ep* ep, void* buffer, size_t bytes, void* descriptor, fi_addr_t source, uint64_t tag,
                          uint64_t ignore, void* context) {
+    const iovec place = {buffer, bytes};
+    return ReceiveList(ep, &place, &descriptor, 1, source, tag, ignore, context);
+  }
+  static ssize_t ReceiveList(fid_ep* ep, const iovec* memory, void** descriptors, size_t count, fi_addr_t source,
+                             uint64_t tag, uint64_t ignore, void* context) {
     MutexLock lock(Lock());
     auto* const self = reinterpret_cast<Endpoint*>(ep);
     if (Refused() || self->receives.size() >= the_provider->options_.queue) return -FI_EAGAIN;
-    CheckMemory(buffer, bytes, descriptor);
+    const Endpoint::Receive receive = {Places(memory, descriptors, count), tag, ignore, context};
+    CheckMemory(receive.places);
     Take(context);
-    const Endpoint::Receive receive = {buffer, bytes, tag, ignore, context, descriptor};
     for (auto message = self->unexpected.begin(); message != self->unexpected.end(); ++message) {
       if (!Matches(receive, *message)) continue;
       const Message taken = std::move(*message);
@@ -395,26 +436,31 @@ struct FakeCalls {
 
   static ssize_t Send(fid_ep* ep, const void* data, size_t bytes, void* descriptor, fi_addr_t target, uint64_t tag,
                       void* context) {
+    const iovec place = {const_cast<void*>(data), bytes};
+    return SendList(ep, &place, &descriptor, 1, target, tag, context);
+  }
+  static ssize_t SendList(fid_ep* ep, const iovec* memory, void** descriptors, size_t count, fi_addr_t target,
+                          uint64_t tag, void* context) {
     MutexLock lock(Lock());
     auto* const self = reinterpret_cast<Endpoint*>(ep);
     const FakeProviderOptions& options = the_provider->options_;
+    std::vector<Place> places = Places(memory, descriptors, count);
+    const size_t bytes = Bytes(places);
     if (bytes > options.message_bytes_max) Complain(absl::StrCat("a message of ", bytes, " bytes"));
     Endpoint* const peer = Find(self->addresses->names[target]);
     // As tcp;ofi_rxm does for a peer that is not there.
     if (Refused() || self->sends >= options.queue || peer == nullptr) return -FI_EAGAIN;
-    CheckMemory(data, bytes, descriptor);
+    CheckMemory(places);
     Take(context);
     Message message;
     message.tag = tag;
-    message.bytes = bytes;
     if (bytes <= options.eager_bytes) {
-      if (bytes > 0) message.copy.assign(static_cast<const char*>(data), bytes);
+      message.copy = Contents(places);
       Complete(self, context, 0, tag, 0);
     } else {
-      message.data = data;
+      message.places = std::move(places);
       message.sender = self;
       message.context = context;
-      message.descriptor = descriptor;
       ++self->sends;
     }
     peer->arriving.push_back(std::move(message));
@@ -429,7 +475,6 @@ struct FakeCalls {
     if (Refused() || peer == nullptr) return -FI_EAGAIN;
     Message message;
     message.tag = tag;
-    message.bytes = bytes;
     message.copy.assign(static_cast<const char*>(data), bytes);
     peer->arriving.push_back(std::move(message));
     return 0;
@@ -472,7 +517,7 @@ struct FakeCalls {
         endpoint->unexpected.push_back(std::move(message));
         continue;
       }
-      const Endpoint::Receive taken = *receive;
+      const Endpoint::Receive taken = std::move(*receive);
       endpoint->receives.erase(receive);
       Deliver(endpoint, taken, message);
     }

@@ -24,7 +24,8 @@ struct FakeProviderOptions {
   uint64_t mode = FI_CONTEXT2;
   size_t inject_bytes = 64;
   size_t message_bytes_max = SIZE_MAX;
-  size_t queue = 512;  // of posts, each way
+  size_t iov_limit = 4;  // in how many places a message may lie
+  size_t queue = 512;    // of posts, each way
   // A message of up to so many bytes leaves its sender without a receive.
   size_t eager_bytes = 16384;
   // Up to so many calls in a row that post something are answered with "again", then one is carried out.

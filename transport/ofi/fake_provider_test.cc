@@ -5,6 +5,7 @@
 
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
+#include <sys/uio.h>
 
 #include <chrono>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -103,6 +105,46 @@ TEST_F(FakeProviderTest, ARegistrationThatIsRefusedFailsTheMessageOnly) {
   EXPECT_THAT(receive.status, StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("recv from rank 0 over ofi fake"),
                                                                        HasSubstr("fi_mr_regattr of 10000 bytes"))));
   EXPECT_THAT(Exchange("y", target.data(), 1), IsOk()) << "another channel";
+}
+
+TEST_F(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMemoryIsRegistered) {
+  for (const bool registers : {false, true}) {
+    for (const auto& [limit, pieces] : {std::pair(1, 1), std::pair(2, 2), std::pair(4, 4), std::pair(64, 8)}) {
+      FakeProviderOptions fake = registers ? RegistersAll() : FakeProviderOptions();
+      fake.iov_limit = limit;
+      Create(2, fake);
+      EXPECT_EQ(rank(0)->pieces_max(Rank(1)), registers ? 1 : pieces) << limit;
+    }
+  }
+}
+
+// The provider has it when its receiver gives it up, and the list of its pieces goes before it comes back.
+TEST_F(FakeProviderTest, AMessageInPiecesThatItsReceiverGaveUpIsLetGo) {
+  Create(2, {});
+  const std::vector<unsigned char> data = TestPayload(100'000, 1);
+  std::vector<unsigned char> target(data.size());
+  ASSERT_THAT(Exchange(data.data(), target.data(), 1), IsOk());
+  const auto in_two = [](const std::vector<unsigned char>& memory) {
+    auto* const begin = const_cast<unsigned char*>(memory.data());
+    return std::vector<iovec>{{begin + 500, memory.size() - 500}, {begin, 500}};
+  };
+  TestOperation send, receive;
+  {
+    const std::vector<iovec> source_list = in_two(data), target_list = in_two(target);
+    const MessagePieces source = {source_list, {}}, sink = {target_list, {}};
+    send.pieces = &source;
+    receive.pieces = &sink;
+    rank(1)->Receive(Rank(0), 1, TestEnvelope(1), Sink{nullptr, target.size()}, &receive);
+    rank(0)->Send(Rank(1), 1, TestEnvelope(1), nullptr, data.size(), &send);
+    rank(0)->Progress();
+    rank(1)->AbortChannel(1, absl::AbortedError("by the receiver"));
+    ASSERT_TRUE(DriveAll([&] { return send.done() && receive.done(); }));
+  }
+  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable));
+  EXPECT_THAT(receive.status, StatusIs(Code::kAborted));
+  send.pieces = receive.pieces = nullptr;
+  EXPECT_THAT(Exchange(data.data(), target.data(), data.size(), 2), IsOk());
+  EXPECT_TRUE(target == data);
 }
 
 TEST_F(FakeProviderTest, MessagesBringTheirOrderAlong) {

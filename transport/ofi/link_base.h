@@ -3,6 +3,8 @@
 #ifndef TRANSPORT_OFI_LINK_BASE_H_
 #define TRANSPORT_OFI_LINK_BASE_H_
 
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "transport/ofi/endpoint.h"
@@ -30,6 +33,13 @@ struct OfiPiece {
   uint32_t index = 0;
   OfiSlot* staging = nullptr;
   OfiPiece* next = nullptr;
+  iovec places[kOfiPlacesMax];  // of the post, when the message is in pieces
+
+  // The post's memory is where post.bytes of the message lie, from an offset on.
+  void SetPlaces(absl::Span<const iovec> message, size_t offset) {
+    post.places = places;
+    post.places_count = CutPieces(message, offset, post.bytes, places, kOfiPlacesMax);
+  }
 };
 
 class OfiReceiver;
@@ -82,15 +92,16 @@ struct OfiLinkBase {
   // The number of the last message that this rank expects: as many as receives are posted for, but not all at once.
   uint32_t expected() const { return std::min(posted - completed, kOfiUnexpectedMax) + completed; }
 
-  // Sends a notice, unless the peer is gone. Every notice carries expected().
-  void Notify(OfiKind kind, uint32_t number, const Envelope& envelope, const void* payload, size_t bytes) {
+  // Sends a notice, unless the peer is gone. Every notice carries expected(). The payload may be in pieces instead.
+  void Notify(OfiKind kind, uint32_t number, const Envelope& envelope, const void* payload, size_t bytes,
+              const MessagePieces* pieces = nullptr) {
     if (!parts->peers->open(peer)) return;
     OfiNotice notice;
     notice.number = number;
     notice.expected = expected();
     notice.envelope = envelope;
     told = notice.expected;
-    parts->peers->Send(peer, kind, channel, notice, payload, bytes);
+    parts->peers->Send(peer, kind, channel, notice, payload, bytes, pieces);
   }
   // With the way before the cause.
   absl::Status Because(bool sends, const absl::Status& cause) const {

@@ -61,6 +61,7 @@ void BindsRegistrations(FakeProviderOptions* fake) {
   RegistersAll(fake);
   fake->mr_mode |= FI_MR_ENDPOINT;
   fake->message_bytes_max = 8192;
+  fake->iov_limit = 1;
 }
 
 void RefusesOften(FakeProviderOptions* fake) {
@@ -68,10 +69,11 @@ void RefusesOften(FakeProviderOptions* fake) {
   fake->queue = 64;
 }
 
-// What is longer than this waits at its sender until the receiver looks.
+// What is longer than this waits at its sender until the receiver looks. And a message lies in more places than we use.
 void SendsLittleAhead(FakeProviderOptions* fake) {
   fake->eager_bytes = 2048;
   fake->mode = FI_CONTEXT;
+  fake->iov_limit = 16;
 }
 
 // Whatever a test did, the provider had nothing to complain of.

@@ -1,6 +1,5 @@
 #include "transport/ofi/peers.h"
 
-#include <cstring>
 #include <limits>
 #include <random>
 
@@ -11,6 +10,7 @@
 #include "base/status.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/ofi_links.h"
+#include "transport/posting.h"
 
 namespace lockstep {
 namespace {
@@ -117,21 +117,23 @@ void OfiPeers::SendHandshake(Rank peer, OfiKind kind) {
   if (kind == OfiKind::kHello) state.hello = slot;
 }
 
-void OfiPeers::Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes) {
+void OfiPeers::Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes,
+                    const MessagePieces* pieces) {
   const Peer& state = peers_[peer.value()];
   notice.token = state.token;
   notice.source = static_cast<uint32_t>(rank_.value());
-  SendTo(state.index, OfiNoticeTag(kind, channel), notice, payload, bytes);
+  SendTo(state.index, OfiNoticeTag(kind, channel), notice, payload, bytes, pieces);
 }
 
-OfiSlot* OfiPeers::SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes) {
+OfiSlot* OfiPeers::SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes,
+                          const MessagePieces* pieces) {
   constexpr size_t kInjectedMax = 512;
   unsigned char short_notice[kInjectedMax];
   // A disconnect shows by its completion that all before it has left.
   if (const size_t total = kOfiNoticeBytes + bytes; OfiKindOf(tag) != OfiKind::kDisconnect && total <= kInjectedMax &&
                                                     total <= endpoint_->info().tx_attr->inject_size) {
     EncodeOfiNotice(notice, short_notice);
-    if (bytes > 0) std::memcpy(short_notice + kOfiNoticeBytes, payload, bytes);
+    CopyMessage(payload, bytes, pieces, short_notice + kOfiNoticeBytes);
     if (endpoint_->Inject(index, tag, short_notice, total)) return nullptr;
   }
   OfiSlot* const slot = slots_.Take();
@@ -140,7 +142,7 @@ OfiSlot* OfiPeers::SendTo(int index, uint64_t tag, const OfiNotice& notice, cons
     return nullptr;
   }
   EncodeOfiNotice(notice, slot->data());
-  if (bytes > 0) std::memcpy(slot->data() + kOfiNoticeBytes, payload, bytes);
+  CopyMessage(payload, bytes, pieces, slot->data() + kOfiNoticeBytes);
   slot->owner = this;
   slot->post.complete = &OnSent;
   slot->post.kind = OfiPost::Kind::kSend;

@@ -58,8 +58,9 @@ class OfiPeers {
   // The number of an open peer at the endpoint.
   int index(Rank peer) const { return peers_[peer.value()].index; }
 
-  // Sends a notice to an open peer, with `number`, `posted` and the envelope; the payload is copied.
-  void Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes);
+  // Sends a notice to an open peer, with `number`, `posted` and the envelope; the payload, or its pieces, is copied.
+  void Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes,
+            const MessagePieces* pieces = nullptr);
   // A slot that OfiLinks::OnNotice kept.
   void GiveBack(OfiSlot* slot) { slots_.Give(slot); }
 
@@ -106,7 +107,8 @@ class OfiPeers {
   void BecomeGone(Rank peer, absl::Status status);
   void SendHandshake(Rank peer, OfiKind kind);
   // To a number at the endpoint. Null when it left at once, or could not be sent.
-  OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes);
+  OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes,
+                  const MessagePieces* pieces = nullptr);
   // The endpoint number of a peer to which a refusal is sent; -1 if there are too many.
   int FindUnauthenticated(const std::string& address);
   // Of a number at the endpoint; -1 for an unauthenticated peer.

@@ -15,7 +15,9 @@ namespace {
 // How many messages may be expected that the peer does not know of before it is told without being sent anything else.
 constexpr uint32_t kUntoldMax = kOfiUnexpectedMax / 2;
 
-void Combine(const Sink& sink, size_t offset, const unsigned char* source, size_t bytes) {
+// Puts what arrived into the sink, or into its pieces if they are not null.
+void Combine(const Sink& sink, const MessagePieces* pieces, size_t offset, const unsigned char* source, size_t bytes) {
+  if (pieces != nullptr) return CombinePieces(*pieces, sink.reduction, offset, source, bytes);
   unsigned char* const target = static_cast<unsigned char*>(sink.target) + offset;
   if (sink.reduction == nullptr) {
     if (bytes > 0) std::memcpy(target, source, bytes);
@@ -59,7 +61,7 @@ bool OfiReceiver::ReceiveAtOnce(const Envelope& expected, const Sink& sink) {
                                   [&](const Message& message) { return message.number == base_->posted; });
   if (found == unexpected_.end()) return false;
   if (found->slot == nullptr || found->envelope != expected || found->bytes != sink.bytes) return false;
-  Combine(sink, 0, found->payload, sink.bytes);
+  Combine(sink, /*pieces=*/nullptr, 0, found->payload, sink.bytes);
   base_->parts->peers->GiveBack(found->slot);
   *found = unexpected_.back();
   unexpected_.pop_back();
@@ -121,7 +123,7 @@ void OfiReceiver::Match(OfiIncoming* record, const Message& message) {
   if (fits && !whole) {
     if (!early && !ended_) Grant(record);
   } else if (fits && !early) {
-    Combine(sink, 0, message.payload, sink.bytes);
+    Combine(sink, record->operation->pieces, 0, message.payload, sink.bytes);
     record->state = State::kDone;
   } else {
     // If it was asked for in advance, it does not come that way.
@@ -188,6 +190,8 @@ bool OfiReceiver::PostPiece(OfiIncoming* record) {
   if (staging != nullptr) {
     piece->post.buffer = staging->post.buffer;
     piece->post.descriptor = staging->post.descriptor;
+  } else if (record->operation->pieces != nullptr) {
+    piece->SetPlaces(record->operation->pieces->memory, offset);
   } else {
     piece->post.buffer = static_cast<unsigned char*>(sink.target) + offset;
     piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
@@ -229,8 +233,8 @@ void OfiReceiver::Arrived(OfiIncoming* record, OfiPiece* piece) {
     --granted_early_;
   }
   if (piece->staging != nullptr) {
-    Combine(record->operation->internal.sink, size_t{piece->index} * record->piece_bytes, piece->staging->data(),
-            piece->post.bytes);
+    Combine(record->operation->internal.sink, record->operation->pieces, size_t{piece->index} * record->piece_bytes,
+            piece->staging->data(), piece->post.bytes);
   }
   if (++record->arrived == record->pieces) record->state = OfiIncoming::State::kDone;
 }

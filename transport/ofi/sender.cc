@@ -41,7 +41,8 @@ bool OfiSender::Start(OfiOutgoing* record) {
   if (!early_.empty() && StartGranted(record)) return true;
   if (message.bytes <= kOfiEagerBytesMax) {
     if (!Expected(record->number)) return false;
-    base_->Notify(OfiKind::kEager, record->number, message.envelope, message.source, message.bytes);
+    base_->Notify(OfiKind::kEager, record->number, message.envelope, message.source, message.bytes,
+                  record->operation->pieces);
     record->state = OfiOutgoing::State::kDone;
     return true;
   }
@@ -116,9 +117,13 @@ void OfiSender::PostPieces(OfiOutgoing* record) {
     piece->post.complete = &OnPieceSent;
     piece->post.kind = OfiPost::Kind::kSend;
     piece->post.peer = base_->parts->peers->index(base_->peer);
-    piece->post.buffer = static_cast<unsigned char*>(const_cast<void*>(message.source)) + offset;
     piece->post.bytes = std::min<size_t>(record->grant.piece_bytes, message.bytes - offset);
-    piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
+    if (record->operation->pieces != nullptr) {
+      piece->SetPlaces(record->operation->pieces->memory, offset);
+    } else {
+      piece->post.buffer = static_cast<unsigned char*>(const_cast<void*>(message.source)) + offset;
+      piece->post.descriptor = record->region == nullptr ? nullptr : record->region->descriptor();
+    }
     piece->post.tag = kOfiPieceTag | ((record->grant.piece + index) & (kOfiPieceTag - 1));
     flying_.push_back(piece);
     base_->parts->endpoint->Post(&piece->post);
