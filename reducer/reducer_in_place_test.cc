@@ -8,7 +8,6 @@
 #include <deque>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -49,21 +48,26 @@ struct Way {
 };
 
 std::vector<Way> AllWays() {
+  struct Types {
+    DType dtype;
+    absl::optional<DType> compress;
+    DType target;
+  };
+  // As they are, half as long, in a dtype that has not all values of the gradients', and longer than they are; averages elsewhere.
+  const Types all_types[] = {{DType::kF32, absl::nullopt, DType::kF32},  {DType::kF32, DType::kBF16, DType::kF32},
+                             {DType::kBF16, DType::kF16, DType::kBF16},  {DType::kF8E4M3, DType::kF16, DType::kF8E4M3},
+                             {DType::kBF16, absl::nullopt, DType::kF32}, {DType::kF32, DType::kF16, DType::kBF16}};
   std::vector<Way> ways;
   for (const Average average : kAllAverages) {
-    for (const absl::optional<DType> compress :
-         {absl::optional<DType>(), absl::optional<DType>(DType::kF16), absl::optional<DType>(DType::kBF16)}) {
-      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
-        for (const DType target : std::set<DType>{dtype, DType::kF32}) {
-          for (const bool unused : {false, true}) {
-            for (const bool uneven : {false, true}) {
-              if (uneven && average == Average::kNone) continue;
-              ways.push_back({average, compress, dtype, target, unused, uneven});
-              if (target != dtype && !uneven) ways.push_back({average, compress, dtype, target, unused, uneven, true});
-            }
-          }
+    for (const Types& types : all_types) {
+      for (const bool unused : {false, true}) {
+        for (const bool uneven : {false, true}) {
+          if (uneven && average == Average::kNone) continue;
+          ways.push_back({average, types.compress, types.dtype, types.target, unused, uneven});
         }
       }
+      if (types.target == types.dtype) continue;
+      ways.push_back({average, types.compress, types.dtype, types.target, false, false, /*collides=*/true});
     }
   }
   return ways;
