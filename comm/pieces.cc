@@ -22,7 +22,8 @@ inline void Copy(char* target, const char* source, size_t bytes) {
     std::memcpy(target, source, bytes);
     return;
   }
-  for (size_t at = 0; at + kUnit <= bytes; at += kUnit) std::memcpy(target + at, source + at, kUnit);
+  // The last unit may overlap the one before.
+  for (size_t at = 0; at + kUnit < bytes; at += kUnit) std::memcpy(target + at, source + at, kUnit);
   std::memcpy(target + bytes - kUnit, source + bytes - kUnit, kUnit);
 }
 
@@ -81,6 +82,8 @@ void Pieces::AddNothing(size_t elements, bool of_all_ranks) {
 }
 
 size_t Pieces::Find(size_t position) const {
+  // Short vectors are worked on from their beginning.
+  if (pieces_.size() == 1 || position < pieces_[1].begin) return 0;
   const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), position,
                                       [](size_t at, const Piece& piece) { return at < piece.begin; });
   return static_cast<size_t>(after - pieces_.begin()) - 1;
