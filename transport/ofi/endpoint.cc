@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -361,7 +362,9 @@ bool OfiEndpoint::PrepareToWait() {
 }
 
 int OfiEndpoint::places_max() const {
-  if (registers_all()) return 1;
+  // With ofi_rxm of libfabric 1.17 a process that has aborted such messages hung, or found its heap overwritten: up to one run in ten of
+  // reducer_process_test, and none in 60 without. The cause is not known yet.
+  if (registers_all() || absl::EndsWith(info_->fabric_attr->prov_name, "ofi_rxm")) return 1;
   const size_t limit = std::min(info_->tx_attr->iov_limit, info_->rx_attr->iov_limit);
   return static_cast<int>(std::clamp<size_t>(limit, 1, kOfiPlacesMax));
 }
