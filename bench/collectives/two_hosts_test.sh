@@ -29,13 +29,13 @@ vector=$((4 << 20)) calls=12
 all_reduce=("$collectives" --collective=all_reduce --begin=$vector --end=$vector --iterations=4 --warmup=1 --rounds=1 --nopin)
 
 # Every call takes one vector over the link in each direction. The rest, headers, acknowledgements, the set-up and the
-# heartbeats, is below 2 %.
+# heartbeats, is below 5 %, packets lost and sent again on a busy machine too.
 expect_each_byte_once() {
   local host sent least=$((calls * vector))
   grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary"
   for host in 0 1; do
     sent=$(sed -n "s/^# host $host: sent \([0-9]*\) bytes.*/\1/p" "$output")
-    ((sent >= least && sent <= least + least / 50)) || fail "host $host sent $sent bytes, not $least and 2 % at most"
+    ((sent >= least && sent <= least + least / 20)) || fail "host $host sent $sent bytes, not $least and 5 % at most"
   done
 }
 
