@@ -17,7 +17,6 @@
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
 #include "comm/host/transport_communicator.h"
-#include "comm/world/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference_testing.h"
@@ -25,7 +24,6 @@
 #include "reducer/reducer_testing.h"
 #include "tests/ranks.h"
 #include "tests/worlds.h"
-#include "transport/store/store_memory.h"
 
 namespace lockstep {
 namespace testing {
@@ -176,13 +174,7 @@ TEST(InPlace, HasTheBitsOfCopiesByMessages) {
 }
 
 TEST(InPlace, HasTheBitsOfCopiesInSharedMemory) {
-  for (const int size : {2, 3}) {
-    MemoryStore store;
-    std::vector<WorldOrError> worlds =
-        CreateWorlds(&store, size, [](int, WorldOptions* options) { options->deterministic = true; });
-    for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
-    RunRanks(size, [&](int rank) { ExpectEqualBits(*(*worlds[rank])->communicator()); });
-  }
+  for (const int size : {2, 3}) RunOnOneHost(size, /*deterministic=*/true, &ExpectEqualBits);
 }
 
 }  // namespace

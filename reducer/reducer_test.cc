@@ -10,11 +10,9 @@
 
 #include "comm/host/self_communicator.h"
 #include "comm/symmetric_buffer.h"
-#include "comm/world/world.h"
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 #include "tests/worlds.h"
-#include "transport/store/store_memory.h"
 
 namespace lockstep {
 namespace testing {
@@ -149,12 +147,9 @@ TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
 // Gradients that lie in memory which all ranks share are reduced there; where those of one rank do not, by way of the stage.
 TEST(Reducer, ReducesGradientsInSharedMemoryDirectly) {
   if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
-  MemoryStore store;
-  std::vector<WorldOrError> worlds = CreateWorlds(&store, 2);
-  for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
-  RunRanks(2, [&](int rank) {
+  RunOnOneHost(2, /*deterministic=*/false, [](Communicator& communicator) {
     constexpr int64_t kCount = 1000;
-    Communicator& communicator = *(*worlds[rank])->communicator();
+    const int rank = communicator.rank().value();
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto shared, communicator.Allocate(3 * kCount * sizeof(float)));
     std::vector<float> own(kCount);
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(3, kCount), {}));

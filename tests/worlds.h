@@ -10,9 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_matchers.h"
 #include "comm/world/world.h"
 #include "tests/ranks.h"
 #include "transport/store/store.h"
+#include "transport/store/store_memory.h"
 
 namespace lockstep {
 
@@ -49,6 +51,15 @@ inline std::vector<WorldOrError> CreateWorlds(Store* store, int size,
     if (change) change(rank, &options.back());
   }
   return CreateWorlds(options);
+}
+
+// Runs a body with each rank's communicator, which has the host's shared memory.
+inline void RunOnOneHost(int size, bool deterministic, const std::function<void(Communicator&)>& body) {
+  MemoryStore store;
+  const std::vector<WorldOrError> worlds =
+      CreateWorlds(&store, size, [&](int, WorldOptions* options) { options->deterministic = deterministic; });
+  for (const WorldOrError& world : worlds) LOCKSTEP_ASSERT_OK(world);
+  testing::RunRanks(size, [&](int rank) { body(*(*worlds[rank])->communicator()); });
 }
 
 }  // namespace lockstep
