@@ -151,9 +151,10 @@ TEST_P(TransportConformance, ReducesIntoTheTarget) {
 // Every message lies in pieces on both sides, cut differently, and in some cases on one side only.
 TEST_P(TransportConformance, MovesMessagesThatLieInPieces) {
   if (!Create(2)) return;
-  const int max = rank(0)->pieces_max(Rank(1));
-  if (max == 1) GTEST_SKIP() << "messages are contiguous";
-  const auto cut = [max](std::vector<float>* values, size_t piece) {
+  const int send_max = rank(0)->send_pieces_max(Rank(1));
+  const int receive_max = rank(1)->receive_pieces_max(Rank(0));
+  if (receive_max == 1) GTEST_SKIP() << "messages are contiguous";
+  const auto cut = [](std::vector<float>* values, size_t piece, int max) {
     std::vector<iovec> pieces;
     for (size_t at = 0; at < values->size(); at += piece, piece = piece * 3 / 2 + 1) {
       if (pieces.size() + 1 == max) piece = values->size();
@@ -178,9 +179,9 @@ TEST_P(TransportConformance, MovesMessagesThatLieInPieces) {
           sent[i] = static_cast<float>(i % 1000);
           own[i] = static_cast<float>(i % 77) / 2;
         }
-        const std::vector<iovec> source_pieces = cut(&sent, 1);
-        const std::vector<iovec> target_pieces = cut(&target, 5);
-        const std::vector<iovec> operand_pieces = cut(&own, 40);
+        const std::vector<iovec> source_pieces = cut(&sent, 1, send_max);
+        const std::vector<iovec> target_pieces = cut(&target, 5, receive_max);
+        const std::vector<iovec> operand_pieces = cut(&own, 40, receive_max);
         std::vector<float> expected = sends_pieces ? in_order(source_pieces) : sent;
         const std::vector<float> addends = in_order(operand_pieces);
         for (size_t i = 0; i < count && reduces; ++i) expected[i] += addends[i];

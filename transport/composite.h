@@ -52,7 +52,8 @@ class CompositeTransport final : public Transport {
                      int polls) override {
     return Route(peer)->Exchange(peer, channel, envelope, data, sink, polls);
   }
-  int pieces_max(Rank peer) const override { return Route(peer)->pieces_max(peer); }
+  int send_pieces_max(Rank peer) const override { return Route(peer)->send_pieces_max(peer); }
+  int receive_pieces_max(Rank peer) const override { return Route(peer)->receive_pieces_max(peer); }
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { transports_.front()->Wake(); }

@@ -66,8 +66,8 @@ struct Operation {
   // Called exactly once. OK, or why not; on an error the target's contents are unspecified, and the buffer is free.
   void (*complete)(Operation* operation, const absl::Status& status) = nullptr;
 
-  // Set before it is posted, within Transport::pieces_max: where the message lies instead of the addresses given then. Stays until
-  // completion, and so do the lists. Null: those addresses.
+  // Set before it is posted, within the transport's send_pieces_max or receive_pieces_max: where the message lies instead of the
+  // addresses given then. Stays until completion, and so do the lists. Null: those addresses.
   const MessagePieces* pieces = nullptr;
 
   // What arrived instead, if a receive failed with FAILED_PRECONDITION. Zeros if nothing arrived, for example because the peer
@@ -118,8 +118,9 @@ class Transport {
   virtual void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                        Operation* operation) = 0;
 
-  // In how many pieces a message to or from the peer may lie; 1: it is contiguous. Never changes.
-  virtual int pieces_max(Rank peer) const { return 1; }
+  // In how many pieces a message to the peer may lie, and one from it; 1: it is contiguous. Never changes.
+  virtual int send_pieces_max(Rank peer) const { return 1; }
+  virtual int receive_pieces_max(Rank peer) const { return 1; }
 
   // Registers memory that messages often use, so that the device learns of it once and not for each message.
   // REQUIRES  DeregisterMemory before the memory is unmapped, while no message is under way in it

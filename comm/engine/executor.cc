@@ -227,7 +227,7 @@ void Executor::PostInPieces(Unit* unit, const ExecutionPlan::StepLayout& layout,
     sink.operand = unit->operand.At(bytes);
     if (sink.target != nullptr && sink.operand != nullptr) {
       // It lies in one place.
-    } else if (const size_t max = transport_->pieces_max(peer);
+    } else if (const size_t max = sends ? transport_->send_pieces_max(peer) : transport_->receive_pieces_max(peer);
                max > 1 && memory.ListRuns(bytes, max, &unit->runs) &&
                unit->operand.ListRuns(bytes, max, &unit->operand_runs)) {
       unit->pieces = {unit->runs, unit->operand_runs};
@@ -254,7 +254,6 @@ void Executor::TakeFromBuffer(Unit* unit) {
 
 void Executor::ComputeInPieces(const Job& job, const ExecutionPlan::StepLayout& layout, size_t offset,
                                size_t elements) {
-  steps_in_pieces_.Begin();
   const Step& step = *layout.step;
   const size_t bytes = elements * job.plan->element_bytes();
   const OperandMemory target = MemoryOf(job, step.target, layout.target_offset + offset);

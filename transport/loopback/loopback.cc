@@ -258,7 +258,8 @@ class LoopbackTransport final : public Transport {
     return exchanged;
   }
 
-  int pieces_max(Rank) const override { return kLinkPiecesMax; }
+  int send_pieces_max(Rank) const override { return kLinkPiecesMax; }
+  int receive_pieces_max(Rank) const override { return kLinkPiecesMax; }
   bool Progress() override {
     if (links_.running()) return false;
     // Before trying, so that what happens meanwhile is an event of its own.

@@ -54,7 +54,8 @@ struct OfiPost {
   Kind kind = Kind::kSend;
   int peer = 0;  // to whom; a receive takes from anybody
   void* buffer = nullptr;
-  // Where the memory lies instead, in up to places_max() places, not registered. Borrowed as the memory is. Null: the buffer.
+  // Where the memory lies instead, in up to send_places_max() or receive_places_max() places, not registered. Borrowed as the memory is.
+  // Null: the buffer.
   const iovec* places = nullptr;
   int places_count = 0;
   size_t bytes = 0;            // of all places
@@ -131,7 +132,8 @@ class OfiEndpoint {
   // Whether every buffer must be registered.
   bool registers_all() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
   // In how many places the memory of a post may lie; 1 where it must be registered, as every place would be by itself.
-  int places_max() const;
+  int send_places_max() const;
+  int receive_places_max() const;
 
  private:
   struct Queue {

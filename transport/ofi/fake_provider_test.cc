@@ -113,7 +113,8 @@ TEST_F(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMe
       FakeProviderOptions fake = registers ? RegistersAll() : FakeProviderOptions();
       fake.iov_limit = limit;
       Create(2, fake);
-      EXPECT_EQ(rank(0)->pieces_max(Rank(1)), registers ? 1 : pieces) << limit;
+      EXPECT_EQ(rank(0)->send_pieces_max(Rank(1)), registers ? 1 : pieces) << limit;
+      EXPECT_EQ(rank(0)->receive_pieces_max(Rank(1)), registers ? 1 : pieces) << limit;
     }
   }
 }

@@ -102,7 +102,8 @@ OfiTransport::OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate
 absl::Status OfiTransport::Open(std::unique_ptr<OfiEndpoint> endpoint) {
   const fi_info& info = endpoint->info();
   provider_ = info.fabric_attr->prov_name;
-  pieces_max_ = endpoint->places_max();
+  send_pieces_max_ = endpoint->send_places_max();
+  receive_pieces_max_ = endpoint->receive_places_max();
   address_ = absl::StrCat(provider_, " ", absl::BytesToHexString(endpoint->address()));
   if (endpoint->wait_descriptor() >= 0) {
     LOCKSTEP_RETURN_IF_ERROR(EpollControl(events_.get(), EPOLL_CTL_ADD, endpoint->wait_descriptor(), EPOLLIN, nullptr));

@@ -88,7 +88,8 @@ class OfiTransport final : public WideTransport {
             Operation* operation) override;
   void Receive(Rank source, ChannelId channel, const Envelope& expected, const Sink& sink,
                Operation* operation) override;
-  int pieces_max(Rank) const override { return pieces_max_; }
+  int send_pieces_max(Rank) const override { return send_pieces_max_; }
+  int receive_pieces_max(Rank) const override { return receive_pieces_max_; }
   absl::Status RegisterMemory(const void* memory, size_t bytes) override;
   void DeregisterMemory(const void* memory, size_t bytes) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
@@ -135,7 +136,8 @@ class OfiTransport final : public WideTransport {
   std::unique_ptr<OfiLinks> links_;
   std::string provider_;
   std::string address_;
-  int pieces_max_ = 1;
+  int send_pieces_max_ = 1;
+  int receive_pieces_max_ = 1;
   bool closed_ = false;
   bool fast_tick_ = false;
   bool descriptor_watched_ = false;

@@ -70,7 +70,8 @@ class TcpTransport final : public PollableTransport {
                Operation* operation) override;
   Exchanged Exchange(Rank peer, ChannelId channel, const Envelope& envelope, const void* data, const Sink& sink,
                      int polls) override;
-  int pieces_max(Rank) const override { return kLinkPiecesMax; }
+  int send_pieces_max(Rank) const override { return kLinkPiecesMax; }
+  int receive_pieces_max(Rank) const override { return kLinkPiecesMax; }
   bool Progress() override;
   void WaitForEvent(Deadline deadline) override;
   void Wake() override { sleepers_.Wake(); }
