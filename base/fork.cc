@@ -11,10 +11,10 @@
 #include "base/mutex.h"
 
 namespace lockstep {
-namespace {
 
-// Written only by the child's handler, when the process has one thread.
-std::atomic<uint64_t> fork_generation{0};
+std::atomic<uint64_t> internal::fork_generation{0};
+
+namespace {
 
 // The descriptors to close in a child. fork() takes the mutex beforehand, so the child's copy is whole and its handler
 // needs nothing but close() and stores.
@@ -54,7 +54,7 @@ class Registry {
       if (registered_[descriptor]) close(static_cast<int>(descriptor));
       registered_[descriptor] = 0;
     }
-    fork_generation.fetch_add(1, std::memory_order_relaxed);
+    internal::fork_generation.fetch_add(1, std::memory_order_relaxed);
     mu_.Unlock();
   }
 
@@ -67,8 +67,6 @@ class Registry {
 [[maybe_unused]] Registry& installed_at_load = Registry::Get();
 
 }  // namespace
-
-uint64_t ForkGeneration() { return fork_generation.load(std::memory_order_relaxed); }
 
 UniqueFd::UniqueFd(int descriptor) : descriptor_(descriptor), fork_generation_(ForkGeneration()) {
   if (valid()) Registry::Get().Add(descriptor_);

@@ -8,12 +8,18 @@
 #ifndef BASE_FORK_H_
 #define BASE_FORK_H_
 
+#include <atomic>
 #include <cstdint>
 
 namespace lockstep {
 
-// The number of forks between the process that loaded the library and this one. Async-signal-safe.
-uint64_t ForkGeneration();
+namespace internal {
+// Written only by the child's handler, when the process has one thread.
+extern std::atomic<uint64_t> fork_generation;
+}  // namespace internal
+
+// The number of forks between the process that loaded the library and this one. Async-signal-safe. Inline: every call asks it.
+inline uint64_t ForkGeneration() { return internal::fork_generation.load(std::memory_order_relaxed); }
 
 // Owns a descriptor: registers it, and closes it at the end, except in a forked child, where it is closed already. Movable.
 // Registration is thread-safe. A child that is forked before the registration keeps the descriptor, so wrap it at once. The

@@ -48,6 +48,8 @@ class SymmetricMemory {
   // Removes an arena that was added. Idempotent.
   void Remove(const SymmetricArena& arena) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether there is no region, as where nobody uses the communicator's allocator.
+  bool empty() const { return by_address_.empty(); }
   // Where the memory lies. kNowhere for 0 bytes, and unless all of it is in this rank's segment of one region.
   Place Find(const void* data, size_t bytes) const;
 

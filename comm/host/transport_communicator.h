@@ -170,7 +170,8 @@ class TransportCommunicator : public Communicator,
   Ref<CallState> TakeState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
 
   // Whether this thread has a group open.
-  bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return group_ != nullptr && GroupIsThisThreads(); }
+  bool GroupIsThisThreads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status LaunchGroup(Group* group) ABSL_LOCKS_EXCLUDED(mu());

@@ -10,9 +10,7 @@
 
 namespace lockstep {
 
-bool TransportCommunicator::Collecting() const {
-  return group_ != nullptr && group_->thread == std::this_thread::get_id();
-}
+bool TransportCommunicator::GroupIsThisThreads() const { return group_->thread == std::this_thread::get_id(); }
 
 bool TransportCommunicator::InGroup() const {
   MutexLock lock(mu());

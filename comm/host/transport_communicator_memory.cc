@@ -68,7 +68,7 @@ absl::Status Judge(const std::vector<Room>& rooms, Rank rank, const std::vector<
 
 // Whether all buffers that the call uses on this rank lie in `memory`.
 bool LiesIn(const SymmetricMemory& memory, const CollectiveRequest& request, Rank rank, int size) {
-  if (request.count == 0) return false;
+  if (memory.empty() || request.count == 0) return false;
   if (request.input_pieces != nullptr || request.output_pieces != nullptr) return request.shared_pieces;
   const Collective collective = request.collective;
   if (!request.counts.empty() && request.counts.size() != static_cast<size_t>(size)) return false;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -36,7 +37,7 @@ PlanCache::PlanCache(Options options) : options_(std::move(options)) {
 }
 
 absl::StatusOr<const std::shared_ptr<const CallPlan>*> PlanCache::Find(const CollectiveRequest& request, bool shared) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(request.device));
+  if (ABSL_PREDICT_FALSE(request.device.kind != DeviceKind::kHost)) return CheckOnHost(request.device);
   if (!request.counts.empty() || !request.output_counts.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(uncached_, Make(request, shared));
     return &uncached_;
