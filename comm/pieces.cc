@@ -14,19 +14,6 @@ namespace {
 constexpr int32_t kPlain = -1;
 constexpr int32_t kNothing = -2;
 
-// memcpy, but that of a short piece is not called: a list may have many.
-inline void Copy(char* target, const char* source, size_t bytes) {
-  constexpr size_t kUnit = 16;
-  constexpr size_t kShort = 256;
-  if (bytes < kUnit || bytes > kShort) {
-    std::memcpy(target, source, bytes);
-    return;
-  }
-  // The last unit may overlap the one before.
-  for (size_t at = 0; at + kUnit < bytes; at += kUnit) std::memcpy(target + at, source + at, kUnit);
-  std::memcpy(target + bytes - kUnit, source + bytes - kUnit, kUnit);
-}
-
 }  // namespace
 
 bool HasValuesOf(DType to, DType from) {
@@ -39,24 +26,28 @@ bool HasValuesOf(DType to, DType from) {
 }
 
 void Pieces::Clear() {
-  bytes_ = 0;
   others_ = 0;
   losses_ = 0;
-  pieces_.clear();
+  blocks_.assign(1, {});
+  kinds_.clear();
   tensors_.clear();
 }
 
 void Pieces::Append(char* data, int32_t tensor, size_t elements) {
   if (elements == 0) return;
-  const size_t begin = bytes_;
-  bytes_ += elements * element_bytes_;
-  if (tensor != kPlain) {
-    ++others_;
-  } else if (!pieces_.empty() && pieces_.back().tensor == kPlain &&
-             pieces_.back().data + (begin - pieces_.back().begin) == data) {
-    return;  // the piece before goes on
+  const size_t begin = bytes();
+  const size_t end = begin + elements * element_bytes_;
+  if (tensor != kPlain) ++others_;
+  if (tensor == kPlain && !kinds_.empty() && kinds_.back() == kPlain) {
+    const kernels::Block& before = blocks_[kinds_.size() - 1];
+    if (before.data + (begin - before.begin) == data) {
+      blocks_.back().begin = end;
+      return;
+    }
   }
-  pieces_.push_back({begin, data, tensor});
+  blocks_.back().data = data;
+  blocks_.push_back({end, nullptr});
+  kinds_.push_back(tensor);
 }
 
 absl::Status Pieces::Add(const TensorView& tensor) {
@@ -83,45 +74,72 @@ void Pieces::AddNothing(size_t elements, bool of_all_ranks) {
 
 size_t Pieces::Find(size_t position) const {
   // Short vectors are worked on from their beginning.
-  if (pieces_.size() == 1 || position < pieces_[1].begin) return 0;
-  const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), position,
-                                      [](size_t at, const Piece& piece) { return at < piece.begin; });
-  return static_cast<size_t>(after - pieces_.begin()) - 1;
+  if (position < blocks_[1].begin) return 0;
+  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), position,
+                                      [](size_t at, const kernels::Block& block) { return at < block.begin; });
+  return static_cast<size_t>(after - blocks_.begin()) - 1;
 }
 
 Pieces::Run Pieces::At(size_t position) const {
   const size_t index = Find(position);
-  const Piece& piece = pieces_[index];
-  return {piece.tensor == kPlain ? piece.data + (position - piece.begin) : nullptr, EndOf(index) - position};
+  const kernels::Block& block = blocks_[index];
+  return {block.data == nullptr ? nullptr : block.data + (position - block.begin), EndOf(index) - position};
 }
 
 template <typename Visit>
 void Pieces::Walk(size_t position, size_t bytes, Visit visit) const {
   for (size_t index = bytes == 0 ? 0 : Find(position); bytes > 0; ++index) {
     const size_t part = std::min(bytes, EndOf(index) - position);
-    visit(pieces_[index], position - pieces_[index].begin, part);
+    visit(index, position - blocks_[index].begin, part);
     position += part;
     bytes -= part;
   }
 }
 
+template <typename Part, typename Whole>
+void Pieces::WalkPlain(size_t position, size_t bytes, Part part, Whole whole) const {
+  const size_t end = position + bytes;
+  size_t index = Find(position);
+  if (position > blocks_[index].begin || end < EndOf(index)) {
+    const size_t first = std::min(bytes, EndOf(index) - position);
+    part(blocks_[index].data + (position - blocks_[index].begin), first);
+    position += first;
+    if (position == end) return;
+    ++index;
+  }
+  const size_t last = end == this->bytes() ? pieces() : Find(end);
+  whole(&blocks_[index], last - index);
+  if (end > blocks_[last].begin) part(blocks_[last].data, end - blocks_[last].begin);
+}
+
 bool Pieces::AppendRuns(size_t position, size_t bytes, size_t max, std::vector<iovec>* runs) const {
   bool all = true;
-  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
-    all = all && piece.tensor == kPlain && runs->size() < max;
-    if (all) runs->push_back({piece.data + at, part});
+  Walk(position, bytes, [&](size_t index, size_t at, size_t part) {
+    all = all && blocks_[index].data != nullptr && runs->size() < max;
+    if (all) runs->push_back({blocks_[index].data + at, part});
   });
   return all;
 }
 
 void Pieces::Read(size_t position, size_t bytes, char* target) const {
-  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
-    if (piece.tensor == kPlain) {
-      Copy(target, piece.data + at, part);
-    } else if (piece.tensor == kNothing) {
+  if (bytes == 0) return;
+  if (plain()) {
+    const auto read = [&](const char* data, size_t part) {
+      std::memcpy(target, data, part);
+      target += part;
+    };
+    return WalkPlain(position, bytes, read, [&](const kernels::Block* blocks, size_t count) {
+      kernels::GatherBlocks(blocks, count, target);
+      target += blocks[count].begin - blocks[0].begin;
+    });
+  }
+  Walk(position, bytes, [&](size_t index, size_t at, size_t part) {
+    if (kinds_[index] == kPlain) {
+      std::memcpy(target, blocks_[index].data + at, part);
+    } else if (kinds_[index] == kNothing) {
       std::memset(target, 0, part);
     } else {
-      kernels::ReadElements(tensors_[piece.tensor], at / element_bytes_, part / element_bytes_, target, dtype_,
+      kernels::ReadElements(tensors_[kinds_[index]], at / element_bytes_, part / element_bytes_, target, dtype_,
                             factor_);
     }
     target += part;
@@ -129,11 +147,22 @@ void Pieces::Read(size_t position, size_t bytes, char* target) const {
 }
 
 void Pieces::Write(size_t position, size_t bytes, const char* source) const {
-  Walk(position, bytes, [&](const Piece& piece, size_t at, size_t part) {
-    if (piece.tensor == kPlain) {
-      Copy(piece.data + at, source, part);
-    } else if (piece.tensor != kNothing) {
-      kernels::WriteElements(tensors_[piece.tensor], at / element_bytes_, part / element_bytes_, source, dtype_,
+  if (bytes == 0) return;
+  if (plain()) {
+    const auto write = [&](char* data, size_t part) {
+      std::memcpy(data, source, part);
+      source += part;
+    };
+    return WalkPlain(position, bytes, write, [&](const kernels::Block* blocks, size_t count) {
+      kernels::ScatterBlocks(blocks, count, source);
+      source += blocks[count].begin - blocks[0].begin;
+    });
+  }
+  Walk(position, bytes, [&](size_t index, size_t at, size_t part) {
+    if (kinds_[index] == kPlain) {
+      std::memcpy(blocks_[index].data + at, source, part);
+    } else if (kinds_[index] != kNothing) {
+      kernels::WriteElements(tensors_[kinds_[index]], at / element_bytes_, part / element_bytes_, source, dtype_,
                              factor_);
     }
     source += part;

@@ -24,6 +24,7 @@
 #include "base/device/tensor_view.h"
 #include "base/ref.h"
 #include "base/types/dtype.h"
+#include "kernels/cpu/blocks.h"
 
 namespace lockstep {
 
@@ -32,7 +33,8 @@ class Pieces : public RefCounted {
   // No more than this are told to the ranks that map the memory: CollectiveRequest::shared_pieces.
   static constexpr size_t kSharedMax = 8000;
 
-  explicit Pieces(DType dtype, double factor = 1) : dtype_(dtype), element_bytes_(SizeOf(dtype)), factor_(factor) {}
+  explicit Pieces(DType dtype, double factor = 1)
+      : dtype_(dtype), element_bytes_(SizeOf(dtype)), factor_(factor), blocks_(1) {}
 
   // Forgets all pieces, but keeps what it has allocated.
   void Clear();
@@ -44,12 +46,12 @@ class Pieces : public RefCounted {
   void AddNothing(size_t elements, bool of_all_ranks);
 
   DType dtype() const { return dtype_; }
-  size_t bytes() const { return bytes_; }
-  size_t pieces() const { return pieces_.size(); }
+  size_t bytes() const { return blocks_.back().begin; }
+  size_t pieces() const { return kinds_.size(); }
   // By what elements are multiplied on their way, if not by 1.
   double factor() const { return factor_; }
   // The address, if all of it is contiguous and plain, else null.
-  void* contiguous() const { return pieces_.size() == 1 ? pieces_[0].data : nullptr; }
+  void* contiguous() const { return pieces() == 1 ? blocks_[0].data : nullptr; }
   // Whether all pieces are plain.
   bool plain() const { return others_ == 0; }
   // Whether what is written can be read again: dtypes have all values of the vector's, nothing is of all ranks, and the factor is 1.
@@ -70,27 +72,25 @@ class Pieces : public RefCounted {
   void Write(size_t position, size_t bytes, const char* source) const;
 
  private:
-  struct Piece {
-    size_t begin = 0;      // in the vector
-    char* data = nullptr;  // of a plain one, else null
-    int32_t tensor = 0;    // of a converted one: which; else negative
-  };
-
   void Append(char* data, int32_t tensor, size_t elements);
-  size_t EndOf(size_t index) const { return index + 1 < pieces_.size() ? pieces_[index + 1].begin : bytes_; }
+  size_t EndOf(size_t index) const { return blocks_[index + 1].begin; }
   // The piece that has the position. REQUIRES position < bytes()
   size_t Find(size_t position) const;
-  // Calls visit(piece, begin in the piece, bytes) for each part of a range.
+  // Calls visit(index, begin in the piece, bytes) for each part of a range.
   template <typename Visit>
   void Walk(size_t position, size_t bytes, Visit visit) const;
+  // The same where all are plain: part(address, bytes) for parts of pieces, and whole(blocks, count) for what lies between.
+  template <typename Part, typename Whole>
+  void WalkPlain(size_t position, size_t bytes, Part part, Whole whole) const;
 
   const DType dtype_;
   const size_t element_bytes_;
   const double factor_;
-  size_t bytes_ = 0;
   size_t others_ = 0;  // pieces that are not plain
   size_t losses_ = 0;  // pieces that do not keep values
-  std::vector<Piece> pieces_;
+  // By piece, and one more, which begins where the last one ends. No data but of plain ones.
+  std::vector<kernels::Block> blocks_;
+  std::vector<int32_t> kinds_;  // by piece: of a converted one its tensor, else negative
   std::vector<TensorView> tensors_;
 };
 

@@ -116,7 +116,6 @@ bool MemoryExecutor::Advance() {
 inline void MemoryExecutor::Begin(Job* job) {
   begun_ = true;
   in_pieces_ = job->in_pieces();
-  steps_in_pieces_.Begin();
   envelope_ = Encode(job->signature);
   const ExecutionPlan& plan = *job->plan;
   if (scratch_.size() < plan.scratch_bytes()) scratch_.resize(plan.scratch_bytes());

@@ -48,7 +48,7 @@ void OperandSteps::Copy(const OperandMemory& target, const OperandMemory& source
     if (source.data != target.data) std::memcpy(target.data, source.data, bytes);
     return;
   }
-  if (target.pieces == nullptr) return Gather(target.data, source, bytes);
+  if (target.pieces == nullptr) return source.pieces->Read(source.position, bytes, target.data);
   if (source.pieces == nullptr) return target.pieces->Write(target.position, bytes, source.data);
   for (size_t done = 0, part = 0; done < bytes; done += part) {
     part = ContiguousBytes({source, target}, done, bytes - done);
@@ -65,26 +65,6 @@ void OperandSteps::Copy(const OperandMemory& target, const OperandMemory& source
   }
 }
 
-// The target is often memory that another rank has read, whose lines come one by one: short pieces are joined before they go there.
-void OperandSteps::Gather(char* target, const OperandMemory& source, size_t bytes) {
-  gathered_.resize(kBufferBytes);
-  for (size_t done = 0, part = 0; done < bytes; done += part) {
-    const size_t position = source.position + done;
-    part = std::min(source.pieces->At(position).bytes, bytes - done);
-    if (part >= std::min(kInPlaceBytesMin, bytes - done)) {
-      source.pieces->Read(position, part, target + done);
-      continue;
-    }
-    part = std::min(kBufferBytes, bytes - done);
-    source.pieces->Read(position, part, gathered_.data());
-    // Not memcpy: knowing that it is short, gcc puts in a string instruction, which takes longer than the call.
-    std::memmove(target + done, gathered_.data(), part);
-    gathered_pieces_ = source.pieces;
-    gathered_position_ = position;
-    gathered_bytes_ = part;
-  }
-}
-
 void OperandSteps::Reduce(const ExecutionPlan& plan, absl::Span<const OperandMemory> targets,
                           absl::Span<const OperandMemory> terms, size_t bytes) {
   buffers_.resize(std::max(buffers_.size(), (targets.size() + terms.size()) * kBufferBytes));
@@ -98,10 +78,6 @@ void OperandSteps::Reduce(const ExecutionPlan& plan, absl::Span<const OperandMem
     for (const OperandMemory& term : terms) {
       if (in_place || term.pieces == nullptr) {
         terms_.push_back(AddressOf(term, done));
-        continue;
-      }
-      if (term.pieces == gathered_pieces_ && term.position + done == gathered_position_ && part == gathered_bytes_) {
-        terms_.push_back(gathered_.data());
         continue;
       }
       term.pieces->Read(term.position + done, part, buffer);

@@ -36,8 +36,6 @@ struct OperandMemory {
 // Externally synchronised. Allocates nothing once it has grown.
 class OperandSteps {
  public:
-  // Callers' memory may have changed: a job begins.
-  void Begin() { gathered_pieces_ = nullptr; }
   // target = source. Does nothing for memory that is its own target.
   void Copy(const OperandMemory& target, const OperandMemory& source, size_t bytes);
   // Each target = the fold of the terms, as plan.ReduceMany. A target may be exactly a term's memory.
@@ -49,13 +47,6 @@ class OperandSteps {
                      double factor);
 
  private:
-  void Gather(char* target, const OperandMemory& source, size_t bytes);
-
-  // What Gather has last read from short pieces, which a fold often reads next.
-  std::vector<char> gathered_;
-  const Pieces* gathered_pieces_ = nullptr;
-  size_t gathered_position_ = 0;
-  size_t gathered_bytes_ = 0;
   std::vector<char> buffers_;  // one for each operand that is not worked on where it lies
   std::vector<void*> targets_;
   std::vector<const void*> terms_;

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/variant.h"
 
 namespace lockstep {
 namespace kernels {
@@ -148,6 +150,14 @@ void WriteElements(const TensorView& view, size_t first, size_t count, const voi
   auto* const source = static_cast<uint8_t*>(const_cast<void*>(flat));
   const absl::Status written = MoveView<Direction::kUnflatten>(view, first, count, source, flat_dtype, factor);
   LOCKSTEP_CHECK(written.ok()) << written.message();
+}
+
+void GatherBlocks(const Block* blocks, size_t count, void* flat) {
+  ActiveTable().gather(blocks, count, static_cast<char*>(flat));
+}
+
+void ScatterBlocks(const Block* blocks, size_t count, const void* flat) {
+  ActiveTable().scatter(blocks, count, static_cast<const char*>(flat));
 }
 
 }  // namespace kernels

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/device/tensor_view.h"
 #include "base/types/dtype.h"
+#include "kernels/cpu/blocks.h"
 
 namespace lockstep {
 namespace kernels {
@@ -37,6 +38,11 @@ absl::Status UnflattenViews(absl::Span<const ViewPiece> pieces, const void* flat
 void ReadElements(const TensorView& view, size_t first, size_t count, void* flat, DType flat_dtype, double factor);
 void WriteElements(const TensorView& view, size_t first, size_t count, const void* flat, DType flat_dtype,
                    double factor);
+
+// flat[blocks[i].begin - blocks[0].begin + k] = blocks[i].data[k], and back, of `count` blocks as they are, which are often short.
+// REQUIRES  blocks[count].begin, where the last one ends, is there to read
+void GatherBlocks(const Block* blocks, size_t count, void* flat);
+void ScatterBlocks(const Block* blocks, size_t count, const void* flat);
 
 }  // namespace kernels
 }  // namespace lockstep

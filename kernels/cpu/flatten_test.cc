@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,8 @@
 #include "base/types/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/variant.h"
 
 namespace lockstep {
 namespace kernels {
@@ -172,6 +175,69 @@ TEST(FlattenViews, RefusesMemoryOfADevice) {
       FlattenViews(pieces, &flat, DType::kF32, 1.0),
       StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("cuda:0"), HasSubstr("not memory of the host"))));
 }
+
+// In blocks that are all of one length, and of which each is a byte longer than the one before, with a gap behind each.
+class Blocks : public testing::TestWithParam<Variant> {
+ protected:
+  static constexpr size_t kCount = 3;
+  static constexpr size_t kGap = 1;
+  static constexpr char kUntouched = 'u';
+
+  void SetUp() override {
+    if (TableOf(GetParam()) == nullptr) GTEST_SKIP() << "not a " << Name(GetParam()) << " processor";
+  }
+
+  void Lay(size_t bytes, size_t growth) {
+    blocks_.clear();
+    size_t begin = 7;  // of a sequence that began before
+    memory_.assign(kCount * (bytes + kCount * growth + kGap), kUntouched);
+    char* data = memory_.data();
+    for (size_t i = 0; i <= kCount; ++i) {
+      blocks_.push_back({begin, i < kCount ? data : nullptr});
+      begin += bytes + i * growth;
+      data += bytes + i * growth + kGap;
+    }
+    flat_.resize(blocks_.back().begin - blocks_.front().begin);
+    std::iota(flat_.begin(), flat_.end(), char{0});
+  }
+
+  // Whether the blocks have what is flat, and the gaps what they had.
+  void ExpectScattered() const {
+    size_t at = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      const size_t bytes = blocks_[i + 1].begin - blocks_[i].begin;
+      EXPECT_EQ(std::string(blocks_[i].data, bytes), std::string(&flat_[at], bytes)) << "block " << i;
+      EXPECT_EQ(blocks_[i].data[bytes], kUntouched) << "behind block " << i;
+      at += bytes;
+    }
+  }
+
+  std::vector<Block> blocks_;
+  std::vector<char> memory_;
+  std::vector<char> flat_;
+};
+
+TEST_P(Blocks, GoToContiguousMemoryAndBack) {
+  constexpr size_t kLongest = 600;  // longer than all that is copied in a way of its own
+  const KernelTable& table = *TableOf(GetParam());
+  for (const size_t growth : {0, 1}) {
+    for (size_t bytes = 1; bytes <= kLongest; ++bytes) {
+      SCOPED_TRACE(bytes);
+      Lay(bytes, growth);
+      table.scatter(blocks_.data(), kCount, flat_.data());
+      ExpectScattered();
+      std::vector<char> gathered(flat_.size() + 1, kUntouched);
+      table.gather(blocks_.data(), kCount, gathered.data());
+      EXPECT_EQ(gathered.back(), kUntouched);
+      gathered.pop_back();
+      EXPECT_EQ(gathered, flat_);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Blocks, testing::ValuesIn(kAllVariants),
+                         [](const auto& info) { return Name(info.param); });
 
 }  // namespace
 }  // namespace kernels

@@ -10,12 +10,16 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "base/types/reduction.h"
+#include "kernels/cpu/blocks.h"
 
 namespace lockstep {
 namespace kernels {
 
 using ScaleFunction = void (*)(void* target, const void* source, size_t count, double factor);
 using DivideFunction = void (*)(void* data, size_t count, int64_t divisor);
+// Of `count` blocks, whose end is where one more begins, to contiguous memory, and back.
+using GatherFunction = void (*)(const Block* blocks, size_t count, char* flat);
+using ScatterFunction = void (*)(const Block* blocks, size_t count, const char* flat);
 
 // Indexed by the enumerators' values; null where the combination has no meaning. Nothing here is ever written, so a
 // function taken from a table may be called from any thread for ever.
@@ -25,6 +29,8 @@ struct KernelTable {
   ScaledSumFunction scaled_sum[kDTypeCount];
   DivideFunction divide[kDTypeCount];
   ScaleFunction cast[kDTypeCount][kDTypeCount];  // [to][from]; of floats, and complex to themselves: a scaling
+  GatherFunction gather;
+  ScatterFunction scatter;
 };
 
 // One each in table_scalar.cc, table_avx2.cc and table_avx512.cc. Calling into one that the processor does not support

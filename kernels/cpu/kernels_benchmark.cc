@@ -15,6 +15,7 @@
 #include "base/types/reduce_op.h"
 #include "base/types/reduction.h"
 #include "benchmark/benchmark.h"
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
@@ -26,6 +27,9 @@ constexpr int64_t kTargetBytes[] = {4 << 10, 256 << 10, 4 << 20, 64 << 20};
 
 // Pieces of a flattened bucket: a small model's mixture of biases and matrices.
 constexpr size_t kPieceElements = 1000;
+
+// Of a block that is gathered or scattered: a bias of 16 floats.
+constexpr size_t kBlockBytes = 64;
 
 // Small whole numbers in every format: all-zero bytes would be, too, but an operand that is zero may be special.
 std::vector<uint8_t> Operand(size_t bytes) { return std::vector<uint8_t>(bytes, 0x3C); }
@@ -90,6 +94,23 @@ void Convert(benchmark::State& state, ScaleFunction function, DType to, DType fr
   CountBytes(state, source.size() + target.size());
 }
 
+// Between contiguous memory and blocks that do not lie beside each other.
+template <typename Function>
+void MoveBlocks(benchmark::State& state, Function function) {
+  const size_t bytes = state.range(0);
+  std::vector<uint8_t> memory = Operand(2 * bytes);
+  std::vector<uint8_t> flat(bytes);
+  std::vector<Block> blocks;
+  for (size_t at = 0; at <= bytes; at += kBlockBytes) {
+    blocks.push_back({at, reinterpret_cast<char*>(memory.data()) + 2 * at});
+  }
+  for (auto _ : state) {
+    function(blocks.data(), blocks.size() - 1, reinterpret_cast<char*>(flat.data()));
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state, 2 * bytes);
+}
+
 struct CombineCase {
   DType dtype;
   ReduceOp op;
@@ -150,6 +171,8 @@ void RegisterVariant(Variant variant, const KernelTable& table) {
     Register("cast_" + Name(c.from) + "_to_" + Name(c.to) + suffix,
              [cast, c](benchmark::State& state) { Convert(state, cast, c.to, c.from, SIZE_MAX / 2); });
   }
+  Register("gather" + suffix, [&table](benchmark::State& state) { MoveBlocks(state, table.gather); });
+  Register("scatter" + suffix, [&table](benchmark::State& state) { MoveBlocks(state, table.scatter); });
   for (DType to : {DType::kF32, DType::kBF16}) {
     const ScaleFunction cast = table.cast[static_cast<int>(to)][static_cast<int>(DType::kF32)];
     Register("flatten_f32_to_" + Name(to) + suffix,

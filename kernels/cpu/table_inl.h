@@ -9,6 +9,7 @@
 
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
+#include "kernels/cpu/blocks_inl.h"
 #include "kernels/cpu/cast_inl.h"
 #include "kernels/cpu/combine_inl.h"
 #include "kernels/cpu/kernel_table.h"
@@ -22,6 +23,11 @@ namespace {
 class TableBuilder {
  public:
   constexpr KernelTable Build() const { return table_; }
+
+  constexpr void Blocks() {
+    table_.gather = &Gather;
+    table_.scatter = &Scatter;
+  }
 
   template <typename Kernel>
   constexpr void Operation(DType dtype, ReduceOp op) {
@@ -114,6 +120,7 @@ class TableBuilder {
 
 constexpr KernelTable MakeTable() {
   TableBuilder table;
+  table.Blocks();
 #define LOCKSTEP_DTYPE_BOOL(number, id, name, Type) table.Bool(DType::k##id);
 #define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) table.Integer<Type>(DType::k##id);
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) table.Narrow<DType::k##id>();
