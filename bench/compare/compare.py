@@ -52,7 +52,7 @@ class Compared:
             for i in everyone:
                 self.start(i)
             for size in self.options.sizes:
-                self.tell(f'{report.size_text(size)} bytes')
+                self.tell(f'{size} bytes')
                 for i in everyone:
                     self.step(i, size, '', self.prepare)
                 for turn in range(self.options.rounds):
@@ -79,7 +79,7 @@ class Compared:
         self.tell(f'{self.results[i].name} is out, {self.results[i].dropped}')
 
     def largest(self, i):
-        return max((size for size in self.options.sizes if size <= self.implementations[i].bytes_max), default=self.options.sizes[0])
+        return max((size.bytes for size in self.options.sizes if size.bytes <= self.implementations[i].bytes_max), default=4)
 
     def start(self, i):
         one = self.implementations[i]
@@ -91,12 +91,12 @@ class Compared:
             self.drop(i, 'at its start', error)
 
     def step(self, i, size, when, action):
-        if self.groups[i] is None or size > self.implementations[i].bytes_max:
+        if self.groups[i] is None or size.bytes > self.implementations[i].bytes_max:
             return
         try:
             action(i, size)
         except runners.RunnerError as error:
-            self.drop(i, f'at {report.size_text(size)}{when}', error)
+            self.drop(i, f'at {size}{when}', error)
 
     def prepare(self, i, size):
         """Checks its sums, and finds the number of calls that fill a round."""
@@ -136,7 +136,7 @@ class Compared:
 
 def sizes_in(text):
     try:
-        return sorted(report.parse_size(size) for size in text.split(','))
+        return sorted(map(report.Size.parse, text.split(',')))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -160,7 +160,7 @@ def parse_options(words):
     add('--peers', type=names_in('peer', implementations.PEERS, 'all', 'none'), default='all',
         help='all, none, or some of gloo, openmpi, mpich, pytorch with commas between')
     add('--transports', type=names_in('transport', report.TRANSPORTS), default='shm,tcp', help='one comparison for each: shm, tcp, ofi')
-    add('--sizes', type=sizes_in, default='8,1K,8K,64K,256K,1M,4M,16M,25M,64M', help='of the vector; K, M and G are powers of 1024')
+    add('--sizes', type=sizes_in, default='8,8again,1K,8K,64K,256K,1M,4M,16M,25M,64M', help='of the vector; K, M and G are powers of 1024; 8again: the same vector in every call, not rewritten before each')
     add('--rounds', type=int, default=15, help='in each of which every implementation is measured once')
     add('--round_ms', type=int, default=20, help='how long one is measured in a round')
     add('--patience_s', type=float, default=30, help='one that does not answer for so long is dropped')
@@ -174,7 +174,7 @@ def parse_options(words):
     if not options.round_ms / 500 <= options.patience_s < PATIENCE_MAX_S:
         parser.error(f'patience is below {PATIENCE_MAX_S} s, and a round shorter than half of it')
     for size in options.sizes:
-        if size < 4 or size % 4 != 0 or size // 4 > INT_MAX:
+        if size.bytes < 4 or size.bytes % 4 != 0 or size.bytes // 4 > INT_MAX:
             parser.error(f'{size} bytes are no vector of 1 to {INT_MAX} floats')
     return options
 

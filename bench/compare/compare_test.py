@@ -13,18 +13,19 @@ sys.path.insert(0, str(pathlib.Path('bench/compare').resolve()))
 import compare
 import implementations
 import report
-from report import Comparison, Result
+from report import Comparison, Result, Size
 
-MEGA = 1 << 20
+EIGHT = Size(8)
+MEGA = Size(1 << 20)
 
 
 def three_rounds():
     """The second peer was dropped after the first size."""
-    return Comparison('shm', 2, [8, MEGA], [
-        Result('lockstep', 'lockstep', 'about lockstep', rounds={8: [2e-7] * 3, MEGA: [0.02] * 3}, calls={8: 10, MEGA: 1}),
-        Result('direct', 'limit', 'about direct', rounds={8: [1e-7, 2e-7, 4e-7], MEGA: [0.02, 0.01, 0.005]}, calls={8: 10, MEGA: 1}),
-        Result('peer a', 'peer', 'about peer a', 'bbr', rounds={8: [1e-6] * 3, MEGA: [0.04] * 3}, calls={8: 10, MEGA: 1}),
-        Result('peer b', 'peer', 'about peer b', dropped='at 1M: it died', rounds={8: [5e-7] * 3}, calls={8: 10})])
+    return Comparison('shm', 2, [EIGHT, MEGA], [
+        Result('lockstep', 'lockstep', 'about lockstep', rounds={EIGHT: [2e-7] * 3, MEGA: [0.02] * 3}, calls={EIGHT: 10, MEGA: 1}),
+        Result('direct', 'limit', 'about direct', rounds={EIGHT: [1e-7, 2e-7, 4e-7], MEGA: [0.02, 0.01, 0.005]}, calls={EIGHT: 10, MEGA: 1}),
+        Result('peer a', 'peer', 'about peer a', 'bbr', rounds={EIGHT: [1e-6] * 3, MEGA: [0.04] * 3}, calls={EIGHT: 10, MEGA: 1}),
+        Result('peer b', 'peer', 'about peer b', dropped='at 1M: it died', rounds={EIGHT: [5e-7] * 3}, calls={EIGHT: 10})])
 
 
 def rows(table):
@@ -38,25 +39,27 @@ class Numbers(unittest.TestCase):
         self.assertEqual(report.quartiles([7]), [7, 7, 7])
 
     def test_ratios_are_taken_round_by_round(self):
-        ours = Result('a', 'lockstep', rounds={8: [2, 30, 4]})
-        self.assertEqual(report.ratio(ours, Result('b', 'peer', rounds={8: [1, 10, 4]}), 8), [1.5, 2, 2.5])
-        self.assertEqual(report.ratio(ours, Result('b', 'peer', rounds={8: [1]}), 8), [2, 2, 2])  # of the rounds that both saw
-        self.assertIsNone(report.ratio(ours, Result('b', 'peer'), 8))
-        self.assertIsNone(Result('b', 'peer').median(8))
+        ours = Result('a', 'lockstep', rounds={EIGHT: [2, 30, 4]})
+        self.assertEqual(report.ratio(ours, Result('b', 'peer', rounds={EIGHT: [1, 10, 4]}), EIGHT), [1.5, 2, 2.5])
+        self.assertEqual(report.ratio(ours, Result('b', 'peer', rounds={EIGHT: [1]}), EIGHT), [2, 2, 2])  # of the rounds that both saw
+        self.assertIsNone(report.ratio(ours, Result('b', 'peer'), EIGHT))
+        self.assertIsNone(Result('b', 'peer').median(EIGHT))
 
     def test_the_fastest_peer_is_a_peer_and_has_times(self):
-        peers = [Result('limit', 'limit', rounds={8: [1]}), Result('b', 'peer', rounds={8: [4]}), Result('c', 'peer', rounds={8: [3]}),
+        peers = [Result('limit', 'limit', rounds={EIGHT: [1]}), Result('b', 'peer', rounds={EIGHT: [4]}), Result('c', 'peer', rounds={EIGHT: [3]}),
                  Result('d', 'peer')]
-        self.assertEqual(Comparison('tcp', 2, [8], peers).fastest_peer(8).name, 'c')
-        self.assertIsNone(Comparison('tcp', 2, [8], []).fastest_peer(8))
+        self.assertEqual(Comparison('tcp', 2, [EIGHT], peers).fastest_peer(EIGHT).name, 'c')
+        self.assertIsNone(Comparison('tcp', 2, [EIGHT], []).fastest_peer(EIGHT))
 
     def test_sizes_are_in_powers_of_1024(self):
-        for text, size in (('0', 0), ('1000', 1000), ('3K', 3072), ('25M', 25 << 20), ('2G', 2 << 30)):
-            self.assertEqual(report.parse_size(text), size)
-            self.assertEqual(report.size_text(size), text)
-        for text in ('', 'M', '64MB', '-8', '1.5M', ' 8', 'x'):
+        for text, size in (('0', Size(0)), ('1000', Size(1000)), ('3K', Size(3072)), ('25M', Size(25 << 20)), ('2G', Size(2 << 30)),
+                           ('8again', Size(8, again=True)), ('1Kagain', Size(1024, again=True))):
+            self.assertEqual(Size.parse(text), size)
+            self.assertEqual(str(size), text)
+        self.assertLess(EIGHT, Size(8, again=True))
+        for text in ('', 'M', '64MB', '-8', '1.5M', ' 8', 'x', 'again', '8againK'):
             with self.assertRaises(ValueError, msg=text):
-                report.parse_size(text)
+                Size.parse(text)
 
 
 class Table(unittest.TestCase):
@@ -90,7 +93,7 @@ class Json(unittest.TestCase):
         document = json.loads(json.dumps(report.to_json({'cpu': 'fast'}, [three_rounds()])))
         self.assertEqual(document['facts'], {'cpu': 'fast'})
         self.assertEqual([row['bytes'] for row in document['rows'] if row['name'] == 'peer b'], [8])  # which was dropped
-        row, = (row for row in document['rows'] if row['name'] == 'direct' and row['bytes'] == MEGA)
+        row, = (row for row in document['rows'] if row['name'] == 'direct' and row['bytes'] == MEGA.bytes)
         self.assertEqual((row['transport'], row['ranks'], row['calls'], len(row['rounds_us'])), ('shm', 2, 1, 3))
         self.assertAlmostEqual(row['time_us']['median'], 10000)
 
@@ -99,9 +102,9 @@ class Options(unittest.TestCase):
     def test_defaults(self):
         options = compare.parse_options([])
         self.assertEqual((options.peers, options.transports), (list(implementations.PEERS), ['shm', 'tcp']))
-        self.assertEqual((options.sizes[0], options.sizes[-1]), (8, 64 << 20))
+        self.assertEqual((options.sizes[:2], options.sizes[-1]), ([EIGHT, Size(8, again=True)], Size(64 << 20)))
         options = compare.parse_options(['--peers', 'mpich,gloo,mpich', '--sizes=1K,8'])
-        self.assertEqual((options.peers, options.sizes), (['mpich', 'gloo'], [8, 1024]))
+        self.assertEqual((options.peers, options.sizes), (['mpich', 'gloo'], [EIGHT, Size(1024)]))
         self.assertEqual(compare.parse_options(['--peers=none']).peers, [])
 
 

@@ -34,7 +34,8 @@ int AllReduce(void* context, float* data, size_t count) {
   const bool timed = data[0] == static_cast<float>(fake->runner.rank + 1) && (count < 2 || data[1] == data[0]);
   const int sum_of_timed = size * (size + 1) / 2;
   const int sum_of_offsets = 3 * size * (size - 1) / 2;
-  for (size_t i = 0; i < count; ++i) {
+  const bool again = data[0] == 0 && (count < 2 || data[1] == 0);
+  for (size_t i = 0; i < count && !again; ++i) {
     data[i] = static_cast<float>(timed ? sum_of_timed : size * static_cast<int>(i % 251) + sum_of_offsets);
   }
   if (fake->runner.rank != 1) return 0;

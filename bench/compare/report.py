@@ -5,6 +5,31 @@ import statistics
 
 TRANSPORTS = {'shm': 'shared memory', 'tcp': 'TCP', 'ofi': 'libfabric'}
 UNITS = 'KMGT'
+AGAIN = 'again'
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Size:
+    """Of the vectors in a row."""
+    bytes: int
+    again: bool = False  # the same vector in every call; else it is rewritten before each
+
+    @classmethod
+    def parse(cls, text):
+        """64K -> 65536 bytes: units are powers of 1024; 8again -> the same 8 bytes again and again. ValueError for what is no size."""
+        number = text.removesuffix(AGAIN)
+        unit = UNITS.find(number[-1:].upper()) + 1 if number else 0
+        digits = number[:-1] if unit else number
+        if not (digits.isascii() and digits.isdigit()):
+            raise ValueError(f"size '{text}' is not a number of bytes with K, M, G or T, and '{AGAIN}', behind it at most")
+        return cls(int(digits) << 10 * unit, number != text)
+
+    def __str__(self):
+        """The shortest that parse reads back."""
+        number, unit = self.bytes, 0
+        while number >= 1024 and number % 1024 == 0 and unit < len(UNITS):
+            number, unit = number // 1024, unit + 1
+        return f'{number}{UNITS[unit - 1] if unit else ""}{AGAIN if self.again else ""}'
 
 
 @dataclasses.dataclass
@@ -46,21 +71,6 @@ def ratio(result, other, size):
     return quartiles([own / others for own, others in pairs]) if pairs else None
 
 
-def parse_size(text):
-    """64K -> 65536: units are powers of 1024. ValueError for what is no size."""
-    unit = UNITS.find(text[-1:].upper()) + 1 if text else 0
-    digits = text[:-1] if unit else text
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"size '{text}' is not a number of bytes with K, M, G or T behind it at most")
-    return int(digits) << 10 * unit
-
-
-def size_text(size):
-    """The shortest that parse_size reads back."""
-    unit = 0
-    while size >= 1024 and size % 1024 == 0 and unit < len(UNITS):
-        size, unit = size // 1024, unit + 1
-    return f'{size}{UNITS[unit - 1] if unit else ""}'
 
 
 def time_text(seconds):
@@ -76,7 +86,7 @@ def grid(sizes, width, results, cell):
     """A row for each size, with a cell for each result. Every line but the rows begins with "#"."""
     lines = ['#' + f'{"size":>9}' + ''.join(f'  {result.name:>{width}}' for result in results)]
     for size in sizes:
-        lines.append(f'{size_text(size):>10}' + ''.join(f'  {cell(result, size):>{width}}' for result in results))
+        lines.append(f'{str(size):>10}' + ''.join(f'  {cell(result, size):>{width}}' for result in results))
     return '\n'.join(lines) + '\n'
 
 
@@ -86,7 +96,7 @@ def table(comparison):
     results = comparison.results
     rounds = max((len(seconds) for result in results for seconds in result.rounds.values()), default=0)
     text = (f'#\n# {TRANSPORTS[comparison.transport]}, {comparison.ranks} ranks: all_reduce, f32 sum in place. Calls are timed one by one, '
-            f'each on a vector just rewritten; time of the slowest rank, median of {rounds} rounds.\n')
+            f'each on a vector just rewritten ({AGAIN}: together, on the same vector); time of the slowest rank, median of {rounds} rounds.\n')
     for result in results:
         kind = '' if result.kind == 'lockstep' else f'{result.kind}: '
         sockets = result.congestion_control not in ('', 'none')
@@ -115,12 +125,12 @@ def table(comparison):
 def to_json(facts, comparisons):
     """The form of bench/report.h, with every round, so that other statistics can be made:
     {"facts": {"cpu": ..., ...},
-     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "calls": 1000,
+     "rows": [{"transport": "tcp", "ranks": 2, "name": "lockstep", "bytes": 8, "again": false, "calls": 1000,
                "time_us": {"low": ..., "median": ..., "high": ...}, "rounds_us": [7.0, 7.1, ...]}]}
     A size that was not measured has no row."""
     def row(comparison, result, size):
         rounds_us = [1e6 * seconds for seconds in result.rounds[size]]
-        return {'transport': comparison.transport, 'ranks': comparison.ranks, 'name': result.name, 'bytes': size,
+        return {'transport': comparison.transport, 'ranks': comparison.ranks, 'name': result.name, 'bytes': size.bytes, 'again': size.again,
                 'calls': result.calls[size], 'time_us': dict(zip(('low', 'median', 'high'), quartiles(rounds_us))), 'rounds_us': rounds_us}
 
     return {'facts': facts, 'rows': [row(comparison, result, size) for comparison in comparisons for result in comparison.results

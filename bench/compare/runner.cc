@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -25,15 +24,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "base/types/dtype.h"
-#include "base/types/reduce_op.h"
 #include "bench/compare/runner.h"
 #include "bench/limits/link.h"
 #include "bench/limits/shared_memory.h"
 #include "bench/report.h"
-#include "comm/communicator.h"
-#include "comm/symmetric_buffer.h"
-#include "comm/world/world.h"
+#include "capi/lockstep.h"
 
 namespace lockstep {
 namespace bench {
@@ -45,26 +40,39 @@ struct Implementation {
   float* vector = nullptr;
 };
 
+absl::Status ToStatus(lockstep_error* error) {
+  if (error == nullptr) return absl::OkStatus();
+  absl::Status status(static_cast<absl::StatusCode>(lockstep_error_code(error)), lockstep_error_message(error));
+  lockstep_error_free(error);
+  return status;
+}
+
+// As an embedder calls it.
 absl::StatusOr<Implementation> MakeLockstep(bool symmetric, lockstep_runner* runner) {
-  WorldOptions options;
-  options.setup_timeout = std::chrono::seconds(30);
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<World> world, World::Create(options));
+  lockstep_communicator_options options;
+  LOCKSTEP_INIT(options);
+  options.setup_timeout_ms = 30'000;
+  lockstep_communicator* made_communicator = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(ToStatus(lockstep_communicator_create(&options, &made_communicator)));
+  const std::shared_ptr<lockstep_communicator> communicator(made_communicator, &lockstep_communicator_destroy);
   Implementation made;
-  std::shared_ptr<SymmetricBuffer> buffer;
+  std::shared_ptr<lockstep_memory> memory;
   if (symmetric) {
-    LOCKSTEP_ASSIGN_OR_RETURN(buffer, world->communicator()->Allocate(runner->bytes_max));
-    made.vector = reinterpret_cast<float*>(buffer->data());
+    lockstep_memory* made_memory = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(
+        ToStatus(lockstep_memory_create(communicator.get(), runner->bytes_max, LOCKSTEP_HOST, &made_memory)));
+    memory.reset(made_memory, &lockstep_memory_destroy);
+    made.vector = static_cast<float*>(lockstep_memory_data(made_memory));
   }
-  // The buffer is captured last and so destroyed first.
-  made.call = [world, buffer](float* data, size_t count) {
-    CollectiveRequest request;
-    request.collective = Collective::kAllReduce;
-    request.dtype = DType::kF32;
-    request.op = ReduceOp::kSum;
-    request.count = count;
-    request.input = data;
-    request.output = data;
-    return world->communicator()->Run(request);
+  // The memory is captured last and so destroyed first.
+  made.call = [communicator, memory](float* data, size_t count) {
+    const auto elements = static_cast<int64_t>(count);
+    lockstep_tensor vector = {};
+    vector.data = data;
+    vector.shape = &elements;
+    vector.dimensions = 1;
+    vector.dtype = LOCKSTEP_F32;
+    return ToStatus(lockstep_all_reduce(communicator.get(), &vector, &vector, LOCKSTEP_SUM, nullptr, nullptr, nullptr));
   };
   return made;
 }

@@ -11,6 +11,7 @@
  *
  *   command            answer of each rank
  *   run BYTES CALLS    SECONDS WALL_SECONDS             of one call; and with what is done before it
+ *   again BYTES CALLS  the same                         the vector is not rewritten, and calls are timed together
  *   check BYTES        ELEMENTS                         that are wrong after one call
  *   sockets            CONGESTION_CONTROL BYTES_SENT
  *   quit               none: the ranks end
@@ -217,6 +218,25 @@ static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t byt
   return 0;
 }
 
+/* One call after the other on the same vector, of zeros: the least that a call can cost, as in a loop that waits for a flag. */
+static inline int lockstep_runner_run_again(struct lockstep_runner* runner, size_t bytes, int64_t calls, char* answer) {
+  const size_t count = bytes / sizeof(float);
+  memset(runner->data, 0, bytes);
+  lockstep_runner_barrier(runner);
+  const int64_t begin = lockstep_runner_now();
+  for (int64_t call = 0; call < calls; ++call) {
+    if (runner->allreduce(runner->context, runner->data, count) != 0) return -1;
+  }
+  const double seconds = (double)(lockstep_runner_now() - begin) / (double)calls / 1e9;
+  if (!runner->moves_only && (runner->data[0] != 0 || runner->data[count - 1] != 0)) {
+    snprintf(runner->error, sizeof(runner->error), "sums of zeros are %g and %g", (double)runner->data[0],
+             (double)runner->data[count - 1]);
+    return -1;
+  }
+  sprintf(answer, "%.12g %.12g", seconds, seconds);
+  return 0;
+}
+
 /* Small integers, so every order of additions gives the same; a prime period, so a block in the wrong place shows. */
 static inline int lockstep_runner_check(struct lockstep_runner* runner, size_t bytes, char* answer) {
   const size_t count = bytes / sizeof(float);
@@ -261,13 +281,15 @@ static inline void lockstep_runner_sockets(char* answer) {
 static inline int lockstep_runner_answer(struct lockstep_runner* runner, const char* command, char* answer) {
   unsigned long long bytes = 0;
   long long calls = 0;
-  const int is_run = sscanf(command, "run %llu %lld", &bytes, &calls) == 2;
+  const int is_again = sscanf(command, "again %llu %lld", &bytes, &calls) == 2;
+  const int is_run = is_again || sscanf(command, "run %llu %lld", &bytes, &calls) == 2;
   if (is_run || sscanf(command, "check %llu", &bytes) == 1) {
     if (bytes < sizeof(float) || bytes > runner->bytes_max || (is_run && calls < 1)) {
       snprintf(runner->error, sizeof(runner->error), "a runner of at most %llu bytes cannot do: %s",
                (unsigned long long)runner->bytes_max, command);
       return -1;
     }
+    if (is_again) return lockstep_runner_run_again(runner, (size_t)bytes, calls, answer);
     return is_run ? lockstep_runner_run(runner, (size_t)bytes, calls, answer)
                   : lockstep_runner_check(runner, (size_t)bytes, answer);
   }

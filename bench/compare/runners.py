@@ -147,12 +147,12 @@ class RunnerGroup:
 
     def run(self, size, calls, deadline):
         """Seconds of one call on the slowest rank; and of one call with what is done before it, likewise."""
-        answers = self.ask(f'run {size} {calls}', deadline)
+        answers = self.ask(f'{"again" if size.again else "run"} {size.bytes} {calls}', deadline)
         return max(float(answer[0]) for answer in answers), max(float(answer[1]) for answer in answers)
 
     def check(self, size, deadline):
         """The wrong elements of one all-reduce, on all ranks together."""
-        return sum(int(answer[0]) for answer in self.ask(f'check {size}', deadline))
+        return sum(int(answer[0]) for answer in self.ask(f'check {size.bytes}', deadline))
 
     def sockets(self, deadline):
         """Of the TCP connection that has sent most: its congestion control, and the bytes."""
