@@ -1056,6 +1056,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_create(lockstep_communicator* 
  *   ERRORS  FAILED_PRECONDITION  its last start is not done */
 LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_start(lockstep_prepared* prepared);
 
+/* Starts the collective and returns when it is done: faster than starting it and waiting, as nothing of it is left to a thread.
+ *   ERRORS  of the collective; FAILED_PRECONDITION  its last start is not done */
+LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_run(lockstep_prepared* prepared);
+
 /* lockstep_work_wait and lockstep_work_done for the last start. Before the first start it is done. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_wait(lockstep_prepared* prepared, int64_t timeout_ms);
 LOCKSTEP_EXPORT int32_t lockstep_prepared_done(const lockstep_prepared* prepared);

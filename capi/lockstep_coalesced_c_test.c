@@ -15,7 +15,7 @@
 #define GAPS (2 * 3 * TENSORS)
 
 enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, KINDS };
-enum { RETURNS_WHEN_DONE, HAS_WORK, IS_IN_GROUP, IS_PREPARED, WAYS };
+enum { RETURNS_WHEN_DONE, HAS_WORK, IS_IN_GROUP, IS_PREPARED, IS_PREPARED_AND_RUN, WAYS };
 
 typedef struct Case {
   int kind;
@@ -72,8 +72,8 @@ static lockstep_error* Call(lockstep_communicator* communicator, int kind, size_
   }
 }
 
-static void StartPrepared(lockstep_communicator* communicator, const Case* c, lockstep_reduce_op op,
-                          const lockstep_collective_options* options) {
+static void ExecutePrepared(lockstep_communicator* communicator, const Case* c, lockstep_reduce_op op,
+                            const lockstep_collective_options* options) {
   static const lockstep_collective_kind kinds[] = {LOCKSTEP_COLLECTIVE_ALL_REDUCE, LOCKSTEP_COLLECTIVE_BROADCAST,
                                                    LOCKSTEP_COLLECTIVE_ALL_GATHER, LOCKSTEP_COLLECTIVE_REDUCE_SCATTER};
   lockstep_collective collective;
@@ -86,8 +86,12 @@ static void StartPrepared(lockstep_communicator* communicator, const Case* c, lo
   collective.output = outputs;
   collective.tensor_count = c->count;
   OK(lockstep_prepared_create(communicator, &collective, options, &prepared));
-  OK(lockstep_prepared_start(prepared));
-  OK(lockstep_prepared_wait(prepared, 60000));
+  if (c->way == IS_PREPARED_AND_RUN) {
+    OK(lockstep_prepared_run(prepared));
+  } else {
+    OK(lockstep_prepared_start(prepared));
+    OK(lockstep_prepared_wait(prepared, 60000));
+  }
   lockstep_prepared_destroy(prepared);
 }
 
@@ -106,8 +110,8 @@ static void Execute(lockstep_communicator* communicator, const Case* c) {
     OK(Call(communicator, c->kind, c->count, op, &options, NULL));
     return;
   }
-  if (c->way == IS_PREPARED) {
-    StartPrepared(communicator, c, op, &options);
+  if (c->way == IS_PREPARED || c->way == IS_PREPARED_AND_RUN) {
+    ExecutePrepared(communicator, c, op, &options);
     return;
   }
   if (c->way == IS_IN_GROUP) OK(lockstep_group_start(communicator));

@@ -310,6 +310,7 @@ absl::StatusOr<std::vector<CollectiveRequest>> CoalescedRequests(const Communica
   const int size = communicator.size();
   CollectiveRequest whole = calls[0];
   whole.count = 0;
+  bool in_place = !IsByRank(whole.collective);
   for (size_t i = 0; i < calls.size(); ++i) {
     const CollectiveRequest& call = calls[i];
     if (call.dtype != whole.dtype) {
@@ -321,11 +322,12 @@ absl::StatusOr<std::vector<CollectiveRequest>> CoalescedRequests(const Communica
                                                      " is on ", Name(call.device), ": a list is in one place"));
     }
     whole.count += call.count;
+    in_place = in_place && call.input == call.output;
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckApart(calls, size));
   if (whole.device.kind != DeviceKind::kHost) return calls;
   whole.input_pieces = PiecesOf(calls, Window::kInput, size);
-  whole.output_pieces = PiecesOf(calls, Window::kOutput, size);
+  whole.output_pieces = in_place ? whole.input_pieces : PiecesOf(calls, Window::kOutput, size);
   whole.input = whole.input_pieces->contiguous();
   whole.output = whole.output_pieces->contiguous();
   if (whole.input != nullptr || whole.count == 0) whole.input_pieces = nullptr;
