@@ -187,12 +187,18 @@ absl::StatusOr<double> Replay::AllReduceAll(bool as_list) {
   request.dtype = DType::kF32;
   request.op = ReduceOp::kAvg;  // however often: the values stay finite
   request.count = static_cast<size_t>(model_.elements());
+  std::vector<std::vector<float>> memory;
   if (as_list) {
     const auto pieces = MakeRef<Pieces>(DType::kF32);
-    for (const TensorView& view : views_) LOCKSTEP_RETURN_IF_ERROR(pieces->Add(view));
+    for (const ModelParameter& parameter : model_.parameters) {
+      std::vector<float>& vector = memory.emplace_back(parameter.elements());
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view,
+                                TensorView::Vector(vector.data(), DType::kF32, parameter.elements()));
+      LOCKSTEP_RETURN_IF_ERROR(pieces->Add(view));
+    }
     request.input_pieces = request.output_pieces = pieces;
   } else {
-    request.input = request.output = wire_memory_[static_cast<int>(WireMemory::kOrdinary)]->data();
+    request.input = request.output = memory.emplace_back(request.count).data();
   }
   // Of short ones so many that the clock does not count.
   constexpr size_t kBytes = size_t{64} << 20;

@@ -66,8 +66,8 @@ class Replay {
   };
   absl::StatusOr<WireTimes> CommunicationOnly(WireMemory memory, int steps, bool background);
 
-  // Seconds of one all-reduce of all gradients where they lie, on the host, or of one flat vector of their size in ordinary memory.
-  // REQUIRES  CommunicationOnly has been measured there
+  // Seconds of one all-reduce of tensors like all gradients, or of one flat vector of their size, in ordinary memory that is made anew
+  // for each measurement: how fast pages are is luck, and would stay with them for the whole run.
   absl::StatusOr<double> AllReduceAll(bool as_list);
 
   // Seconds of a step. Without overlap gradients are marked ready when all are computed.
