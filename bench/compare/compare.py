@@ -210,7 +210,7 @@ def compare(options, scratch):
     for transport in options.transports:
         folder = pathlib.Path(scratch, transport)
         folder.mkdir()
-        compared = implementations.lockstep(runner, transport)
+        compared = implementations.lockstep(runners.find_program('bench/compare/lockstep_runner'), transport)
         compared += implementations.limits(runner, transport, options.nproc)
         if transport != 'ofi':  # for which no peer is set up
             for peer in peers:

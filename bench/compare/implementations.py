@@ -17,6 +17,7 @@ INSTALL = {
     'mpich': 'gcc mpich libmpich-dev',
     'pytorch': 'gcc python3-torch',
 }
+LIST_TENSORS = 64  # of lockstep_runner.c and runner.cc
 ONE_WAY_BYTES_MAX = 64 << 10  # above this a ping-pong tells nothing that the exchange does not
 # MPI allocates a temporary in every call. Above glibc's 32 MiB it is mapped, faulted in and unmapped each time, unless malloc is told
 # to keep it.
@@ -49,14 +50,16 @@ def how_to_install(name):
 
 
 def lockstep(runner, transport):
-    """One for each kind of memory that vectors can lie in."""
-    def made(name, memory, kind):
-        return Implementation(name, 'lockstep', f'LOCKSTEP_TRANSPORT={transport}, {memory}', [runner], [kind],
+    """One for each kind of memory that vectors can lie in, and each way to call it."""
+    def made(name, about, kind):
+        return Implementation(name, 'lockstep', f'LOCKSTEP_TRANSPORT={transport}, {about}', [runner], [kind],
                               {'LOCKSTEP_TRANSPORT': transport})
-    ordinary = made('lockstep', 'ordinary memory', 'lockstep')
+    ordinary = made('lockstep', 'ordinary memory', 'call')
     if transport != 'shm':
         return [ordinary]
-    return [ordinary, made('lockstep symm', "memory of the communicator's allocator", 'symmetric')]
+    return [ordinary, made('lockstep symm', "memory of the communicator's allocator", 'symmetric'),
+            made('lockstep prep', 'ordinary memory, prepared', 'prepared'),
+            made('lockstep list', f'ordinary memory, prepared, {LIST_TENSORS} tensors that lie apart', 'list')]
 
 
 def limits(runner, transport, ranks):
@@ -67,7 +70,8 @@ def limits(runner, transport, ranks):
         return []
     if transport == 'shm':
         return [made('direct', ['direct'], 'every rank sums its block in the memory of all, one pass'),
-                made('bounce', ['bounce'], 'private memory, 128 KiB chunks through a mailbox')]
+                made('bounce', ['bounce'], 'private memory, 128 KiB chunks through a mailbox'),
+                made('bounce list', ['bounce_list'], f'the same of {LIST_TENSORS} pieces that lie apart')]
     # Lockstep's congestion control inside a host. Sockets are what providers of libfabric run over here, too.
     control = 'congestion control reno'
     return [made('both ways', ['both_ways', 'reno'], f'bare sockets, vectors both ways at once, {control}', moves_only=True),

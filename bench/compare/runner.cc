@@ -1,11 +1,10 @@
-// The ranks of Lockstep and of the limits in bench:compare.
+// The ranks of the limits in bench:compare.
 //
 //   runner FOLDER BYTES_MAX KIND [CONGESTION_CONTROL]   a rank that lockstep-run starts
 //   runner facts                                        what the numbers depend on: a line "NAME: VALUE" each
 //
-// KIND is lockstep or symmetric, with the vector in memory of the communicator's allocator, which take LOCKSTEP_TRANSPORT and other
-// settings from the environment; direct or bounce, prototypes that sum; or both_ways or one_way, which only move bytes between two bare
-// sockets.
+// KIND is direct, bounce or bounce_list, prototypes that sum, the last in 64 pieces; or both_ways or one_way, which only move bytes
+// between two bare sockets.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -28,54 +27,19 @@
 #include "bench/limits/link.h"
 #include "bench/limits/shared_memory.h"
 #include "bench/report.h"
-#include "capi/lockstep.h"
 
 namespace lockstep {
 namespace bench {
 namespace {
+
+// Of bounce_list.
+constexpr size_t kPieces = 64;
 
 // One rank: its all-reduce, or what stands for it, and where its vector has to lie (null: anywhere). The call owns what it needs.
 struct Implementation {
   std::function<absl::Status(float* data, size_t count)> call;
   float* vector = nullptr;
 };
-
-absl::Status ToStatus(lockstep_error* error) {
-  if (error == nullptr) return absl::OkStatus();
-  absl::Status status(static_cast<absl::StatusCode>(lockstep_error_code(error)), lockstep_error_message(error));
-  lockstep_error_free(error);
-  return status;
-}
-
-// As an embedder calls it.
-absl::StatusOr<Implementation> MakeLockstep(bool symmetric, lockstep_runner* runner) {
-  lockstep_communicator_options options;
-  LOCKSTEP_INIT(options);
-  options.setup_timeout_ms = 30'000;
-  lockstep_communicator* made_communicator = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(ToStatus(lockstep_communicator_create(&options, &made_communicator)));
-  const std::shared_ptr<lockstep_communicator> communicator(made_communicator, &lockstep_communicator_destroy);
-  Implementation made;
-  std::shared_ptr<lockstep_memory> memory;
-  if (symmetric) {
-    lockstep_memory* made_memory = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(
-        ToStatus(lockstep_memory_create(communicator.get(), runner->bytes_max, LOCKSTEP_HOST, &made_memory)));
-    memory.reset(made_memory, &lockstep_memory_destroy);
-    made.vector = static_cast<float*>(lockstep_memory_data(made_memory));
-  }
-  // The memory is captured last and so destroyed first.
-  made.call = [communicator, memory](float* data, size_t count) {
-    const auto elements = static_cast<int64_t>(count);
-    lockstep_tensor vector = {};
-    vector.data = data;
-    vector.shape = &elements;
-    vector.dimensions = 1;
-    vector.dtype = LOCKSTEP_F32;
-    return ToStatus(lockstep_all_reduce(communicator.get(), &vector, &vector, LOCKSTEP_SUM, nullptr, nullptr, nullptr));
-  };
-  return made;
-}
 
 // Rank 0 tells its port in the page's note.
 absl::StatusOr<BareSocket> ConnectBareSockets(const std::string& congestion_control, lockstep_runner* runner) {
@@ -129,25 +93,40 @@ absl::StatusOr<UniqueFd> OpenSharedFile(lockstep_runner* runner) {
   return file;
 }
 
-absl::StatusOr<Implementation> MakePrototype(bool direct, lockstep_runner* runner) {
+absl::StatusOr<Implementation> MakeDirect(lockstep_runner* runner) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd file, OpenSharedFile(runner));
+  LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce, DirectAllReduce::Create(runner->bytes_max, file.get()));
   Implementation made;
-  if (direct) {
-    LOCKSTEP_ASSIGN_OR_RETURN(DirectAllReduce reduce, DirectAllReduce::Create(runner->bytes_max, file.get()));
-    made.vector = reduce.vector(runner->rank);
-    made.call = [reduce, rank = runner->rank](float* /*data*/, size_t count) { return reduce.Run(rank, count); };
-    return made;
-  }
+  made.vector = reduce.vector(runner->rank);
+  made.call = [reduce, rank = runner->rank](float* /*data*/, size_t count) { return reduce.Run(rank, count); };
+  return made;
+}
+
+// In pieces that do not lie one behind the other: the last of the vector comes first.
+absl::StatusOr<Implementation> MakeBounce(size_t pieces, lockstep_runner* runner) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd file, OpenSharedFile(runner));
   LOCKSTEP_ASSIGN_OR_RETURN(BounceAllReduce reduce, BounceAllReduce::Create(file.get()));
-  made.call = [reduce, rank = runner->rank](float* data, size_t count) { return reduce.Run(rank, data, count); };
+  Implementation made;
+  made.call = [reduce, rank = runner->rank, begins = std::vector<float*>(pieces), elements = size_t{0},
+               last = size_t{0}](float* data, size_t count) mutable {
+    if (count != last) {
+      last = count;
+      elements = (count + begins.size() - 1) / begins.size();
+      const size_t pieces = (count + elements - 1) / elements;
+      const size_t rest = count - (pieces - 1) * elements;
+      for (size_t i = 0; i + 1 < pieces; ++i) begins[i] = data + rest + (pieces - 2 - i) * elements;
+      begins[pieces - 1] = data;
+    }
+    return reduce.Run(rank, {begins.data(), elements}, count);
+  };
   return made;
 }
 
 absl::StatusOr<Implementation> Make(const std::string& kind, const std::string& congestion_control,
                                     lockstep_runner* runner) {
-  if (kind == "lockstep" || kind == "symmetric") return MakeLockstep(kind == "symmetric", runner);
   if (runner->size != 2) return absl::InvalidArgumentError(kind + " is for two ranks");
-  if (kind == "direct" || kind == "bounce") return MakePrototype(kind == "direct", runner);
+  if (kind == "direct") return MakeDirect(runner);
+  if (kind == "bounce" || kind == "bounce_list") return MakeBounce(kind == "bounce" ? 1 : kPieces, runner);
   if (kind == "both_ways" || kind == "one_way") {
     return MakeBareSockets(kind == "one_way", congestion_control, runner);
   }

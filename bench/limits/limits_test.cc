@@ -135,6 +135,24 @@ TEST(BounceAllReduce, SumsExactlyForSeveralSizes) {
   });
 }
 
+TEST(BounceAllReduce, SumsPieces) {
+  constexpr size_t kPiece = 1000;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(BounceAllReduce bounce, BounceAllReduce::Create());
+  OnTwoRanks([&](int rank) {
+    std::vector<float> vector(kCountMax + 1);
+    std::vector<std::vector<float>> pieces(kCountMax / kPiece + 1, std::vector<float>(kPiece));
+    std::vector<float*> begins;
+    for (std::vector<float>& piece : pieces) begins.push_back(piece.data());
+    SumsExactly(rank, vector.data(), [&](size_t count) {
+      const auto part = [&](size_t begin) { return std::min(kPiece, count - begin); };
+      for (size_t at = 0; at < count; at += kPiece) std::copy_n(&vector[at], part(at), begins[at / kPiece]);
+      const absl::Status status = bounce.Run(rank, {begins.data(), kPiece}, count);
+      for (size_t at = 0; at < count; at += kPiece) std::copy_n(begins[at / kPiece], part(at), &vector[at]);
+      return status;
+    });
+  });
+}
+
 }  // namespace
 }  // namespace bench
 }  // namespace lockstep

@@ -80,6 +80,17 @@ absl::StatusOr<SharedMapping> MapShared(size_t bytes, int file) {
   return SharedMapping(static_cast<char*>(data), [bytes](char* mapped) { munmap(mapped, bytes); });
 }
 
+// Calls visit(address, elements, where they are in the range) for each part of a range.
+template <typename Visit>
+void ForEachPart(const FloatPieces& vector, size_t begin, size_t count, Visit visit) {
+  size_t piece = vector.elements == 0 ? 0 : begin / vector.elements;
+  for (size_t done = 0, part = 0; done < count; done += part, ++piece) {
+    const size_t at = begin + done - piece * vector.elements;
+    part = std::min(vector.elements - at, count - done);
+    visit(vector.begins[piece] + at, part, done);
+  }
+}
+
 }  // namespace
 
 void AddToBoth(float* a, float* b, size_t count) {
@@ -128,14 +139,14 @@ BounceAllReduce::Mailbox* BounceAllReduce::mailbox(int rank) const {
   return reinterpret_cast<Mailbox*>(mapping_.get()) + rank;
 }
 
-absl::Status BounceAllReduce::Run(int rank, float* vector, size_t count) const {
+absl::Status BounceAllReduce::Run(int rank, const FloatPieces& vector, size_t count) const {
   Mailbox* const own = mailbox(rank);
   Mailbox* const others = mailbox(1 - rank);
   const size_t half = std::min(count, ((count + 1) / 2 + kLineElements - 1) / kLineElements * kLineElements);
   // The half that the other rank sums, and the one that this rank does.
-  float* const given = rank == 0 ? vector + half : vector;
+  const size_t given = rank == 0 ? half : 0;
   const size_t given_count = rank == 0 ? count - half : half;
-  float* const kept = rank == 0 ? vector : vector + half;
+  const size_t kept = rank == 0 ? 0 : half;
   const size_t kept_count = count - given_count;
   // Flags count the chunks of all calls.
   const uint64_t offered_before = own->offered.own();
@@ -147,23 +158,30 @@ absl::Status BounceAllReduce::Run(int rank, float* vector, size_t count) const {
       // The slot is free: its chunk was collected in the step before this one or earlier.
       const uint64_t chunk = offered_before + step;
       const size_t begin = step * kChunkElements;
-      std::memcpy(own->slots[chunk % kSlots], given + begin,
-                  std::min(given_count - begin, kChunkElements) * sizeof(float));
+      float* const slot = own->slots[chunk % kSlots];
+      ForEachPart(vector, given + begin, std::min(given_count - begin, kChunkElements),
+                  [&](const float* part, size_t elements, size_t at) {
+                    std::memcpy(slot + at, part, elements * sizeof(float));
+                  });
       own->offered.Raise(chunk + 1);
     }
     if (step < Chunks(kept_count)) {
       const uint64_t chunk = added_before + step;
       LOCKSTEP_RETURN_IF_ERROR(others->offered.Await(chunk + 1, spins_));
       const size_t begin = step * kChunkElements;
-      AddToBoth(kept + begin, others->slots[chunk % kSlots], std::min(kept_count - begin, kChunkElements));
+      float* const slot = others->slots[chunk % kSlots];
+      ForEachPart(vector, kept + begin, std::min(kept_count - begin, kChunkElements),
+                  [&](float* part, size_t elements, size_t at) { AddToBoth(part, slot + at, elements); });
       others->added.Raise(chunk + 1);
     }
     if (step > 0 && step <= Chunks(given_count)) {
       const uint64_t chunk = offered_before + step - 1;
       LOCKSTEP_RETURN_IF_ERROR(own->added.Await(chunk + 1, spins_));
       const size_t begin = (step - 1) * kChunkElements;
-      std::memcpy(given + begin, own->slots[chunk % kSlots],
-                  std::min(given_count - begin, kChunkElements) * sizeof(float));
+      const float* const slot = own->slots[chunk % kSlots];
+      ForEachPart(
+          vector, given + begin, std::min(given_count - begin, kChunkElements),
+          [&](float* part, size_t elements, size_t at) { std::memcpy(part, slot + at, elements * sizeof(float)); });
     }
   }
   return absl::OkStatus();

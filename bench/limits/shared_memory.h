@@ -7,7 +7,7 @@
 // BounceAllReduce is for ranks that share memory, but not their vectors. Each rank owns half of the sum. It copies the other rank's
 // half into a mailbox that both map, chunk by chunk. The owner adds each chunk to its own vector and leaves the sum in the mailbox. The
 // first rank copies the sum back. So of every two bytes one is copied in and out, and one is added; no scheme through private vectors
-// moves less.
+// moves less. The vectors may lie in pieces.
 //
 // THREADS  Ranks are threads that share one object, or processes that each make one with the same file. Each rank calls from one thread.
 //          All state is in the shared memory.
@@ -59,14 +59,23 @@ class DirectAllReduce {
   size_t stride_;
 };
 
+// A vector that lies in pieces of equal length, but for the last, which is not longer.
+struct FloatPieces {
+  float* const* begins = nullptr;
+  size_t elements = 0;  // of a piece
+};
+
 class BounceAllReduce {
  public:
   static constexpr size_t kChunkBytes = size_t{128} << 10;
 
   static absl::StatusOr<BounceAllReduce> Create(int file = kNoFile);
 
-  // `vector`, private to the calling rank, becomes the sum of both.
-  absl::Status Run(int rank, float* vector, size_t count) const;
+  // The vector, of `count` elements, is private to the calling rank and becomes the sum of both.
+  absl::Status Run(int rank, const FloatPieces& vector, size_t count) const;
+  absl::Status Run(int rank, float* vector, size_t count) const {
+    return Run(rank, FloatPieces{&vector, count}, count);
+  }
 
  private:
   struct Mailbox;  // of one rank: what it offers to the other
