@@ -12,7 +12,7 @@ namespace {
 // A few of them fit in the first-level cache: a whole number of elements of every dtype.
 constexpr size_t kBufferBytes = 8192;
 // Of less than this, working where it lies costs more than going by way of a buffer, which joins it with its neighbours.
-constexpr size_t kInPlaceBytesMin = 2048;
+constexpr size_t kInPlaceBytesMin = 1024;
 
 // The bytes, at most `bytes`, of which each of the operands is contiguous and plain; 0 if one of them is not.
 size_t ContiguousBytes(absl::Span<const OperandMemory> operands, size_t done, size_t bytes) {
