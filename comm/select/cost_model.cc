@@ -40,6 +40,8 @@ std::vector<Schedule> BuildAll(Collective collective, Algorithm algorithm, int s
   return schedules;
 }
 
+bool IsOfPeer(const Operand& operand) { return operand.rank != Operand::kOwn; }
+
 // For each byte of the step.
 double WorkByteNs(const Step& step, const Network& network) {
   switch (step.kind) {
@@ -49,6 +51,7 @@ double WorkByteNs(const Step& step, const Network& network) {
       return network.copied_byte_ns;
     case Step::Kind::kReduceMany:
       return static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
+             static_cast<double>(std::count_if(step.terms.begin(), step.terms.end(), &IsOfPeer)) * kPeerByteNs +
              static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2;
     case Step::Kind::kSend:
     case Step::Kind::kReceive:

@@ -66,7 +66,9 @@ inline constexpr LinkCosts kLine = {/*latency_ns=*/100, /*byte_ns=*/0, /*message
 constexpr double BarrierNs(int size) { return (size - 1) * kLine.message_ns + kLine.latency_ns; }
 
 // A processor's own part: reductions and copies of what is in its caches or on the way there.
-inline constexpr double kReducedByteNs = 0.06;
+inline constexpr double kReducedByteNs = 0.02;
+// What an operand costs beside that if another rank has it, in shared memory: its lines come from that rank's cache.
+inline constexpr double kPeerByteNs = 0.04;
 inline constexpr double kCopiedByteNs = 0.035;
 inline constexpr int64_t kChunkBytes = 128 << 10;
 

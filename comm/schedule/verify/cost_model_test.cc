@@ -208,12 +208,13 @@ TEST(CostModel, InSharedMemoryIsBarriersAndBytes) {
   const auto ns = [](Collective collective, Algorithm algorithm, int64_t bytes) {
     return CostNs(collective, algorithm, /*size=*/4, bytes, kOneHost);
   };
-  const double barrier = BarrierNs(4), fold = 3 * kReducedByteNs, copy = kCopiedByteNs, write = copy / 2;
+  const double barrier = BarrierNs(4), fold = 3 * (kReducedByteNs + kPeerByteNs), copy = kCopiedByteNs,
+               write = copy / 2;
   EXPECT_DOUBLE_EQ(barrier, 3 * kLine.message_ns + kLine.latency_ns);
   EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kDirect, 4000), 2 * barrier + 1000 * (fold + 3 * write));
   EXPECT_DOUBLE_EQ(ns(Collective::kReduceScatter, Algorithm::kDirect, 4000), 2 * barrier + 1000 * fold);
   EXPECT_DOUBLE_EQ(ns(Collective::kBroadcast, Algorithm::kDirect, 4000), 2 * barrier + 4000 * copy);
-  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kInline, 24), barrier + 24 * fold);
+  EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kInline, 24), barrier + 24 * 3 * kReducedByteNs);
   EXPECT_DOUBLE_EQ(ns(Collective::kAllGather, Algorithm::kInline, 96), barrier + 96 * copy);
   EXPECT_DOUBLE_EQ(ns(Collective::kBarrier, Algorithm::kInline, 0), barrier);
   EXPECT_DOUBLE_EQ(ns(Collective::kAllReduce, Algorithm::kStaged, 4000), barrier + 4000 * (copy + fold));

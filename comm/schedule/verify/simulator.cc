@@ -27,8 +27,10 @@ namespace {
 // The time of `bytes` bytes of a step that is neither a message nor a barrier.
 double WorkNs(const Step& step, double bytes, const Network& network) {
   if (step.kind == Step::Kind::kCopy) return bytes * network.copied_byte_ns;
-  return bytes * (static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
-                  static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2);
+  double byte_ns = static_cast<double>(step.terms.size() - 1) * network.reduced_byte_ns +
+                   static_cast<double>(step.more_targets.size()) * network.copied_byte_ns / 2;
+  for (const Operand& term : step.terms) byte_ns += term.rank == Operand::kOwn ? 0 : kPeerByteNs;
+  return bytes * byte_ns;
 }
 
 // ---- Schedules in shared memory.

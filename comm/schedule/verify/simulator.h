@@ -19,8 +19,8 @@
 //                   comm/topology/link_costs.h). All go on latency_ns after the last rank has told its last. What ranks give
 //                   in a barrier costs nothing more.
 //   copy            b * copied_byte_ns, wherever the memory is.
-//   reduction       b * reduced_byte_ns for each operand that it reduces, and half of what a copy takes for each target after
-//                   the first: a copy also reads.
+//   reduction       b * reduced_byte_ns for each operand that it reduces, b * kPeerByteNs more for each that another rank has, and half
+//                   of what a copy takes for each target after the first: a copy also reads.
 //
 // Staged schedules run in rounds (comm/schedule/stage.h): in a tick a rank runs each of its phases for the piece of its round.
 //

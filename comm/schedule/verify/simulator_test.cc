@@ -168,7 +168,7 @@ TEST(Simulator, ABarrierIsOverWhenTheLastRankHasToldTheLast) {
 
 TEST(Simulator, WorkInSharedMemoryIsWhatItReadsAndWrites) {
   const Step fold = ReduceInto({Input(0), Of(1, Input(0))}, Output(0), {Of(1, Output(0))});
-  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 2);
+  EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{fold}, {}}), 400, TestNetwork(2)), 40 + 400 * kPeerByteNs + 2);
   EXPECT_DOUBLE_EQ(Ns(WorldInSharedMemory({{Copy(Of(1, Input(0)), Output(0))}, {}}), 400, TestNetwork(2)), 4);
 }
 
