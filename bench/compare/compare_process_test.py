@@ -145,10 +145,10 @@ class Program(unittest.TestCase):
         self.rows(output, '8again( +[0-9.]+){3}', 1)
 
     def test_over_shared_memory_for_more_ranks_than_a_pair(self):
-        # Ordinary memory and the allocator's, each beside all others.
+        # Four kinds of Lockstep, each beside all others.
         output = self.table('--transports=shm', '--nproc=3', '--sizes=8,64K')
-        self.rows(output, '64K( +[0-9.]+){2}', 1)
-        self.rows(output, r'64K( +[0-9.]+ \[[0-9.]+-[0-9.]+\])', 2)
+        self.rows(output, '64K( +[0-9.]+){4}', 1)
+        self.rows(output, r'64K( +[0-9.]+ \[[0-9.]+-[0-9.]+\]){3}', 4)
 
     def test_wrong_usage_is_told_before_anything_starts(self):
         for text, *words in (("no peer 'nccl'", '--peers=nccl'), ("no transport 'ib'", '--transports=ib'), ('no vector', '--sizes=6'),
