@@ -25,8 +25,6 @@
 
 namespace {
 
-constexpr int64_t kPlainElementsMax = int64_t{1} << 40;
-
 using lockstep::CollectiveRequest;
 using lockstep::Communicator;
 using lockstep::Rank;
@@ -107,8 +105,11 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
   }
 }
 
-// A short call's way: an all-reduce in place, without options, of one dense tensor of the host takes no view to read it, which is a good
-// part of what it costs. Anything else, and whatever is wrong with it, is for ToRequest.
+// Of more, bytes could be more than a size_t counts.
+constexpr int64_t kPlainElementsMax = int64_t{1} << 40;
+
+// A short call's way: a sum in place of one dense vector of the host takes no view to read it, which is a good part of what the call costs.
+// Anything else, and whatever is wrong with it, is for ToRequest.
 bool ReadPlain(const lockstep_collective& given, CollectiveRequest* request) {
   const lockstep_tensor* const tensor = given.input;
   if (given.kind != LOCKSTEP_COLLECTIVE_ALL_REDUCE || tensor == nullptr || given.output != tensor) return false;
@@ -117,8 +118,11 @@ bool ReadPlain(const lockstep_collective& given, CollectiveRequest* request) {
   if (tensor->dtype <= 0 || tensor->dtype > lockstep::kDTypeCount) return false;
   if (tensor->device_kind != LOCKSTEP_HOST || tensor->device_index != 0) return false;
   if (given.op != LOCKSTEP_SUM) return false;
-  request->collective = lockstep::Collective::kAllReduce;
   request->dtype = static_cast<lockstep::DType>(tensor->dtype - 1);
+  // In the lower half of the address space, so that the end is no smaller than the beginning.
+  const auto begin = reinterpret_cast<intptr_t>(tensor->data);
+  if (begin < 0 || begin % static_cast<intptr_t>(SizeOf(request->dtype)) != 0) return false;
+  request->collective = lockstep::Collective::kAllReduce;
   request->count = static_cast<size_t>(tensor->shape[0]);
   request->input = request->output = tensor->data;
   return true;
@@ -203,8 +207,9 @@ lockstep_error* Call(lockstep_communicator* handle, const lockstep_collective& c
     if (options == nullptr && stream == nullptr && ReadPlain(collective, &plain)) {
       return Issue(handle, absl::MakeConstSpan(&plain, 1), nullptr, out_work);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveRequest request, ToRequest(*handle->get(), collective, options));
-    return Issue(handle, absl::MakeConstSpan(&request, 1), stream, out_work);
+    const absl::StatusOr<CollectiveRequest> request = ToRequest(*handle->get(), collective, options);
+    if (!request.ok()) return handle->get()->Refuse(request.status());
+    return Issue(handle, absl::MakeConstSpan(&*request, 1), stream, out_work);
   });
 }
 
@@ -265,11 +270,14 @@ lockstep_error* CallCoalesced(lockstep_communicator* handle, lockstep_collective
       collective.op = LOCKSTEP_SUM;
       count = 1;
     }
-    if (collective.input == nullptr) return NullArgument(broadcast ? "tensors" : "inputs");
-    if (collective.output == nullptr) return NullArgument("outputs");
-    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CollectiveRequest> requests, ToRequests(*handle->get(), collective, count));
-    LOCKSTEP_RETURN_IF_ERROR(SetOptions(options, op, absl::MakeSpan(requests)));
-    return Issue(handle, requests, stream, out_work);
+    Communicator& ranks = *handle->get();
+    if (collective.input == nullptr) return ranks.Refuse(NullArgument(broadcast ? "tensors" : "inputs"));
+    if (collective.output == nullptr) return ranks.Refuse(NullArgument("outputs"));
+    absl::StatusOr<std::vector<CollectiveRequest>> requests = ToRequests(ranks, collective, count);
+    if (!requests.ok()) return ranks.Refuse(requests.status());
+    const absl::Status set = SetOptions(options, op, absl::MakeSpan(*requests));
+    if (!set.ok()) return ranks.Refuse(set);
+    return Issue(handle, *requests, stream, out_work);
   });
 }
 

@@ -1056,7 +1056,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_create(lockstep_communicator* 
  *   ERRORS  FAILED_PRECONDITION  its last start is not done */
 LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_start(lockstep_prepared* prepared);
 
-/* Starts the collective and returns when it is done: faster than starting it and waiting, as nothing of it is left to a thread.
+/* Starts the collective and returns when it is done: faster than starting it and waiting, as nothing of it is left to a thread. In a
+ * group it is lockstep_prepared_start.
  *   ERRORS  of the collective; FAILED_PRECONDITION  its last start is not done */
 LOCKSTEP_EXPORT lockstep_error* lockstep_prepared_run(lockstep_prepared* prepared);
 

@@ -135,6 +135,18 @@ static void UseNothing(lockstep_communicator* communicator) {
   OK(lockstep_send(communicator, &nothing, (rank + 1) % size, 1, 0, NULL));
   OK(lockstep_receive(communicator, &output, LOCKSTEP_ANY_SOURCE, 1, 0, NULL, NULL));
   OK(lockstep_group_end(communicator, NULL));
+  /* What is refused keeps its group from being launched. */
+  got = 3;
+  OK(lockstep_group_start(communicator));
+  OK(lockstep_all_reduce(communicator, &output, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
+  INVALID(lockstep_all_reduce(communicator, &output, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), "output");
+  INVALID(lockstep_group_end(communicator, NULL), "output");
+  OK(lockstep_group_start(communicator));
+  INVALID(lockstep_send(communicator, NULL, rank, 2, 0, NULL), "tensor");
+  INVALID(lockstep_group_end(communicator, NULL), "tensor");
+  CHECK(got == 3);
+  const lockstep_tensor misaligned = Vector((char*)&got + 1, &one, LOCKSTEP_F32);
+  INVALID(lockstep_all_reduce(communicator, &misaligned, &misaligned, LOCKSTEP_SUM, NULL, NULL, NULL), "aligned");
   OK(lockstep_send(communicator, &nothing, rank, 2, 0, NULL));
   OK(lockstep_receive(communicator, &nothing, rank, 2, 0, &message, NULL));
   CHECK(message.bytes == 0 && message.source == rank && message.tag == 2);

@@ -34,6 +34,18 @@ absl::StatusOr<TensorView> ToBuffer(const lockstep_tensor* tensor) {
   return view;
 }
 
+// What a send and a receive have in common.
+template <typename Request>
+absl::Status ReadMessage(const lockstep_tensor* tensor, int64_t tag, int64_t timeout_ms, Request* request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(request->timeout, ReadTimeout(timeout_ms));
+  LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
+  request->tag = tag;
+  request->data = view.data();
+  request->bytes = view.bytes();
+  request->device = view.device();
+  return absl::OkStatus();
+}
+
 lockstep_message ToMessage(const lockstep::MessageInfo& info) {
   lockstep_message message = {};
   message.tag = info.tag;
@@ -61,13 +73,9 @@ lockstep_error* lockstep_send(lockstep_communicator* communicator, const lockste
   return Guard(communicator, [&]() -> absl::Status {
     Communicator* const ranks = communicator->get();
     lockstep::SendRequest request;
-    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
+    const absl::Status read = ReadMessage(tensor, tag, timeout_ms, &request);
+    if (!read.ok()) return ranks->Refuse(read);
     request.target = Rank(target);
-    request.tag = tag;
-    request.data = view.data();
-    request.bytes = view.bytes();
-    request.device = view.device();
     if (out_work == nullptr) return ranks->Send(request);
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartSend(request));
     *out_work = new lockstep_work(communicator->Share(), std::move(work));
@@ -81,13 +89,9 @@ lockstep_error* lockstep_receive(lockstep_communicator* communicator, const lock
   return Guard(communicator, [&]() -> absl::Status {
     Communicator* const ranks = communicator->get();
     lockstep::ReceiveRequest request;
-    LOCKSTEP_ASSIGN_OR_RETURN(request.timeout, ReadTimeout(timeout_ms));
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view, ToBuffer(tensor));
+    const absl::Status read = ReadMessage(tensor, tag, timeout_ms, &request);
+    if (!read.ok()) return ranks->Refuse(read);
     request.source = Rank(source);
-    request.tag = tag;
-    request.data = view.data();
-    request.bytes = view.bytes();
-    request.device = view.device();
     if (out_work != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Work work, ranks->StartReceive(request));
       *out_work = new lockstep_work(communicator->Share(), std::move(work));

@@ -113,12 +113,13 @@ void Pieces::WalkPlain(size_t position, size_t bytes, Part part, Whole whole) co
 }
 
 bool Pieces::AppendRuns(size_t position, size_t bytes, size_t max, std::vector<iovec>* runs) const {
-  bool all = true;
-  Walk(position, bytes, [&](size_t index, size_t at, size_t part) {
-    all = all && blocks_[index].data != nullptr && runs->size() < max;
-    if (all) runs->push_back({blocks_[index].data + at, part});
-  });
-  return all;
+  for (size_t part = 0; bytes > 0; position += part, bytes -= part) {
+    const Run run = At(position);
+    if (run.data == nullptr || runs->size() == max) return false;
+    part = std::min(bytes, run.bytes);
+    runs->push_back({run.data, part});
+  }
+  return true;
 }
 
 void Pieces::Read(size_t position, size_t bytes, char* target) const {

@@ -62,6 +62,7 @@ class Pieces : public RefCounted {
     char* data = nullptr;  // null: not plain
     size_t bytes = 0;      // to the end of the piece
   };
+  // REQUIRES  position < bytes()
   Run At(size_t position) const;
 
   // The memory of a range, appended to the list, if all of it is plain, of at most `max` runs. Whether it is; else the list is of no use.

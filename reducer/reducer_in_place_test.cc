@@ -52,9 +52,11 @@ std::vector<Way> AllWays() {
     DType target;
   };
   // As they are, half as long, in a dtype that has not all values of the gradients', and longer than they are; averages elsewhere.
-  const Types all_types[] = {{DType::kF32, absl::nullopt, DType::kF32},  {DType::kF32, DType::kBF16, DType::kF32},
-                             {DType::kBF16, DType::kF16, DType::kBF16},  {DType::kF8E4M3, DType::kF16, DType::kF8E4M3},
-                             {DType::kBF16, absl::nullopt, DType::kF32}, {DType::kF32, DType::kF16, DType::kBF16}};
+  const Types all_types[] = {
+      {DType::kF32, absl::nullopt, DType::kF32},     {DType::kF32, DType::kBF16, DType::kF32},
+      {DType::kF32, DType::kF16, DType::kF32},       {DType::kBF16, DType::kF16, DType::kBF16},
+      {DType::kF8E4M3, DType::kF16, DType::kF8E4M3}, {DType::kF8E4M3, absl::nullopt, DType::kF8E4M3},
+      {DType::kBF16, absl::nullopt, DType::kF32},    {DType::kF32, DType::kF16, DType::kBF16}};
   std::vector<Way> ways;
   for (const Average average : kAllAverages) {
     for (const Types& types : all_types) {

@@ -172,6 +172,20 @@ TEST_P(CommunicatorConformance, APreparedCollectiveIsStartedAsOftenAsWanted) {
   });
 }
 
+TEST_P(CommunicatorConformance, RunningAPreparedCollectiveInAGroupStartsIt) {
+  OnRanksOfSizes({1, 2, 3}, Large(2), [&](Communicator& self, const CaseReference& reference) {
+    CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PreparedCollective> prepared, self.Prepare(run.request()));
+    ASSERT_THAT(self.StartGroup(), IsOk());
+    EXPECT_THAT(prepared->Run(), IsOk());
+    EXPECT_FALSE(prepared->done());
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.EndGroup());
+    EXPECT_THAT(work.Wait(CommTestDeadline()), IsOk());
+    EXPECT_THAT(prepared->Wait(CommTestDeadline()), IsOk());
+    EXPECT_EQ(run.Check(), "");
+  });
+}
+
 TEST_P(CommunicatorConformance, PreparedCollectivesMixWithOthersAndMayBeForgotten) {
   OnRanksOfSizes({1, 2, 3}, Large(2), [&](Communicator& self, const CaseReference& reference) {
     CaseRun run(reference, self.rank(), OrdinaryMemoryOf(self.rank())),

@@ -1,7 +1,7 @@
 // Steps on operands of which some lie in pieces (comm/pieces.h): what both executors do where a caller's vector is not contiguous.
 //
-// Long plain pieces are worked on where they lie. What is short, converted or nothing goes by way of memory that stays in the processor's
-// cache. Results are those of contiguous memory: elements are computed one by one.
+// Long plain pieces are worked on where they lie. What is to be reduced, and is short, converted or nothing, goes by way of memory that
+// stays in the processor's cache. Results are those of contiguous memory: elements are computed one by one.
 
 #ifndef COMM_ENGINE_OPERAND_MEMORY_H_
 #define COMM_ENGINE_OPERAND_MEMORY_H_

@@ -171,6 +171,7 @@ class TransportCommunicator : public Communicator,
 
   // Whether this thread has a group open.
   bool Collecting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return group_ != nullptr && GroupIsThisThreads(); }
+  // REQUIRES  group_ != nullptr
   bool GroupIsThisThreads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   absl::Status Collect(const CollectiveRequest& request, const Plan* plan, Ref<CallState> state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());

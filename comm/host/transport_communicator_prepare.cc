@@ -20,6 +20,7 @@ class TransportCommunicator::Prepared : public PreparedCollective {
   }
 
   absl::Status Run() override {
+    if (communicator_->InGroup()) return Start();
     LOCKSTEP_RETURN_IF_ERROR(CheckIdle());
     return communicator_->RunPlanned(request_, &plan_);
   }

@@ -333,7 +333,8 @@ absl::StatusOr<std::vector<CollectiveRequest>> CoalescedRequests(const Communica
   if (whole.input != nullptr || whole.count == 0) whole.input_pieces = nullptr;
   if (whole.output != nullptr || whole.count == 0) whole.output_pieces = nullptr;
   if (whole.input_pieces != nullptr || whole.output_pieces != nullptr) {
-    whole.shared_pieces = Shares(communicator, whole, Window::kInput) && Shares(communicator, whole, Window::kOutput);
+    whole.shared_pieces =
+        Shares(communicator, whole, Window::kInput) && (in_place || Shares(communicator, whole, Window::kOutput));
   }
   calls.assign(1, std::move(whole));
   return calls;

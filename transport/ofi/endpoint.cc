@@ -364,7 +364,7 @@ bool OfiEndpoint::PrepareToWait() {
 int OfiEndpoint::send_places_max() const {
   // The receiver's rxm reads each place of a long message by itself. It counts the reads that succeed, but reports each that fails, when
   // the connection ends, as the end of the same receive (rxm_handle_comp_error, in 1.17 as in 2.x).
-  if (registers_all() || absl::EndsWith(info_->fabric_attr->prov_name, "ofi_rxm")) return 1;
+  if (registers_all() || absl::StrContains(info_->fabric_attr->prov_name, "ofi_rxm")) return 1;
   return static_cast<int>(std::clamp<size_t>(info_->tx_attr->iov_limit, 1, kOfiPlacesMax));
 }
 

@@ -125,7 +125,7 @@ struct FakeCalls {
                      fi_info** info) {
     const FakeProviderOptions& options = the_provider->options_;
     auto made = std::make_unique<Info>();
-    made->provider = "fake";
+    made->provider = options.name;
     made->info.caps = FI_TAGGED | FI_MSG | FI_SEND | FI_RECV;
     made->info.mode = options.mode;
     made->tx.inject_size = options.inject_bytes;

@@ -24,6 +24,7 @@ struct FakeProviderOptions {
   uint64_t mode = FI_CONTEXT2;
   size_t inject_bytes = 64;
   size_t message_bytes_max = SIZE_MAX;
+  const char* name = "fake";
   size_t iov_limit = 4;  // in how many places a message may lie
   size_t queue = 512;    // of posts, each way
   // A message of up to so many bytes leaves its sender without a receive.

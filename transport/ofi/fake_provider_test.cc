@@ -119,6 +119,17 @@ TEST_F(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMe
   }
 }
 
+// Whatever stands before and behind it in the name.
+TEST_F(FakeProviderTest, WhatRxmSendsLiesInOnePlace) {
+  for (const char* name : {"fake;ofi_rxm", "fake;ofi_rxm;ofi_hook_perf"}) {
+    FakeProviderOptions fake;
+    fake.name = name;
+    Create(2, fake, [name](OfiTransportOptions* options) { options->provider = name; });
+    EXPECT_EQ(rank(0)->send_pieces_max(Rank(1)), 1) << name;
+    EXPECT_EQ(rank(0)->receive_pieces_max(Rank(1)), 4) << name;
+  }
+}
+
 // The provider has it when its receiver gives it up, and the list of its pieces goes before it comes back.
 TEST_F(FakeProviderTest, AMessageInPiecesThatItsReceiverGaveUpIsLetGo) {
   Create(2, {});
