@@ -3,7 +3,8 @@
  *   call       the vector lies in ordinary memory
  *   symmetric  in memory of the communicator's allocator
  *   prepared   the collective is made before it is timed
- *   list       prepared, too, of 64 tensors: the vector's blocks, the last one first, so that no two lie one behind the other */
+ *   list       prepared, too, of 64 tensors, or one for each element: the vector's blocks, the last one first, so that no two lie one
+ *              behind the other */
 
 #include "capi/lockstep.h"
 #include "runner.h"
@@ -45,20 +46,19 @@ static int call(void* context, float* data, size_t count) {
 
 static int prepare(struct lockstep* self, float* data, struct prepared* made, size_t count) {
   const int64_t whole = (int64_t)count;
-  const int64_t block = self->is_list ? whole / BLOCKS : 0;
-  const int64_t first = whole - (BLOCKS - 1) * block;
+  const int64_t block = (whole + BLOCKS - 1) / BLOCKS;
+  const int64_t blocks = (whole + block - 1) / block;
+  const int64_t first = whole - (blocks - 1) * block;
   lockstep_tensor tensors[BLOCKS];
-  for (int i = 0; i < BLOCKS; ++i) {
-    const int64_t begin = i == BLOCKS - 1 ? 0 : first + (BLOCKS - 2 - i) * block;
-    tensors[i] = vector(data + begin, i == BLOCKS - 1 ? &first : &block);
-  }
+  for (int64_t i = 0; i + 1 < blocks; ++i) tensors[i] = vector(data + first + (blocks - 2 - i) * block, &block);
+  tensors[blocks - 1] = vector(data, &first);
   const lockstep_tensor flat = vector(data, &whole);
   lockstep_collective collective;
   LOCKSTEP_INIT(collective);
   collective.kind = LOCKSTEP_COLLECTIVE_ALL_REDUCE;
   collective.op = LOCKSTEP_SUM;
   collective.input = collective.output = self->is_list ? tensors : &flat;
-  collective.tensor_count = self->is_list ? BLOCKS : 0;
+  collective.tensor_count = self->is_list ? (size_t)blocks : 0;
   made->count = count;
   return check(self, lockstep_prepared_create(self->communicator, &collective, NULL, &made->collective));
 }

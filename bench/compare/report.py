@@ -71,8 +71,6 @@ def ratio(result, other, size):
     return quartiles([own / others for own, others in pairs]) if pairs else None
 
 
-
-
 def time_text(seconds):
     us = 1e6 * seconds
     return f'{us:.0f}' if us >= 10_000 else f'{us:.1f}' if us >= 100 else f'{us:.2f}'

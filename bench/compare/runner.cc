@@ -112,10 +112,10 @@ absl::StatusOr<Implementation> MakeBounce(size_t pieces, lockstep_runner* runner
     if (count != last) {
       last = count;
       elements = (count + begins.size() - 1) / begins.size();
-      const size_t pieces = (count + elements - 1) / elements;
-      const size_t rest = count - (pieces - 1) * elements;
-      for (size_t i = 0; i + 1 < pieces; ++i) begins[i] = data + rest + (pieces - 2 - i) * elements;
-      begins[pieces - 1] = data;
+      const size_t used = (count + elements - 1) / elements;
+      const size_t rest = count - (used - 1) * elements;
+      for (size_t i = 0; i + 1 < used; ++i) begins[i] = data + rest + (used - 2 - i) * elements;
+      begins[used - 1] = data;
     }
     return reduce.Run(rank, {begins.data(), elements}, count);
   };

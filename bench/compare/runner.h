@@ -218,7 +218,8 @@ static inline int lockstep_runner_run(struct lockstep_runner* runner, size_t byt
   return 0;
 }
 
-/* One call after the other on the same vector, of zeros: the least that a call can cost, as in a loop that waits for a flag. */
+/* One call after the other on the same vector, of zeros: the least that a call can cost, as in a loop that waits for a flag. Sums are
+ * those of `check`. */
 static inline int lockstep_runner_run_again(struct lockstep_runner* runner, size_t bytes, int64_t calls, char* answer) {
   const size_t count = bytes / sizeof(float);
   memset(runner->data, 0, bytes);
