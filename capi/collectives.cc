@@ -108,6 +108,9 @@ absl::StatusOr<CollectiveRequest> ToRequest(const Communicator& ranks, const loc
 // Of more, bytes could be more than a size_t counts.
 constexpr int64_t kPlainElementsMax = int64_t{1} << 40;
 
+// Of an element; all sizes divide it.
+constexpr uintptr_t kSizeMax = 16;
+
 // A short call's way: a sum in place of one dense vector of the host takes no view to read it, which is a good part of what the call costs.
 // Anything else, and whatever is wrong with it, is for ToRequest.
 bool ReadPlain(const lockstep_collective& given, CollectiveRequest* request) {
@@ -120,8 +123,9 @@ bool ReadPlain(const lockstep_collective& given, CollectiveRequest* request) {
   if (given.op != LOCKSTEP_SUM) return false;
   request->dtype = static_cast<lockstep::DType>(tensor->dtype - 1);
   // In the lower half of the address space, so that the end is no smaller than the beginning.
-  const auto begin = reinterpret_cast<intptr_t>(tensor->data);
-  if (begin < 0 || begin % static_cast<intptr_t>(SizeOf(request->dtype)) != 0) return false;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor->data);
+  if (begin > UINTPTR_MAX / 2) return false;
+  if (begin % kSizeMax != 0 && begin % SizeOf(request->dtype) != 0) return false;
   request->collective = lockstep::Collective::kAllReduce;
   request->count = static_cast<size_t>(tensor->shape[0]);
   request->input = request->output = tensor->data;
