@@ -14,7 +14,7 @@ namespace kernels {
 namespace {
 
 // From here on a call of memcpy costs less than what it saves.
-constexpr size_t kCalledBytesMin = 512;
+inline constexpr size_t kCalledBytesMin = 512;
 
 template <size_t kBytes>
 LOCKSTEP_LANES_INLINE void Move(char* target, const char* source) {
@@ -53,11 +53,11 @@ LOCKSTEP_LANES_INLINE void ForEachBlock(const Block* blocks, size_t count, Copy 
   }
 }
 
-void Gather(const Block* blocks, size_t count, char* flat) {
+inline void Gather(const Block* blocks, size_t count, char* flat) {
   ForEachBlock(blocks, count, [=](const char* data, size_t at, size_t bytes) { CopyBlock(flat + at, data, bytes); });
 }
 
-void Scatter(const Block* blocks, size_t count, const char* flat) {
+inline void Scatter(const Block* blocks, size_t count, const char* flat) {
   ForEachBlock(blocks, count, [=](char* data, size_t at, size_t bytes) { CopyBlock(data, flat + at, bytes); });
 }
 
