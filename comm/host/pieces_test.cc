@@ -193,7 +193,7 @@ TEST_P(PiecesTest, EveryCollectiveHasTheBitsOfContiguousMemory) {
                     const absl::StatusOr<std::vector<char>> found = Carry(self, call, &mine);
                     LOCKSTEP_ASSERT_OK(found) << call.ToString();
                     ASSERT_EQ(*found == *expected, true) << call.ToString() << ", cut " << static_cast<int>(cut);
-                    carried += self.rank().value() == 0;
+                    if (self.rank() == Rank(0)) ++carried;
                   }
                 }
               }
@@ -324,7 +324,7 @@ TEST_P(PiecesTest, AListOfTensorsHasTheBitsOfItsVector) {
                   const absl::StatusOr<std::vector<char>> found = CarryList(self, call, cut, in_place);
                   LOCKSTEP_ASSERT_OK(found) << call.ToString();
                   ASSERT_EQ(*found == *expected, true) << call.ToString() << ", in place " << in_place;
-                  carried += self.rank().value() == 0;
+                  if (self.rank() == Rank(0)) ++carried;
                 }
               }
             }
