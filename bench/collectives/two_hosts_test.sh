@@ -29,13 +29,15 @@ vector=$((4 << 20)) calls=12
 all_reduce=("$collectives" --collective=all_reduce --begin=$vector --end=$vector --iterations=4 --warmup=1 --rounds=1 --nopin)
 
 # Every call takes one vector over the link in each direction. The rest, headers, acknowledgements, the set-up and the
-# heartbeats, is below 5 %, packets lost and sent again on a busy machine too.
+# heartbeats, is below 2 %, beside what is lost and sent again on a busy machine.
 expect_each_byte_once() {
-  local host sent least=$((calls * vector))
+  local host sent again least=$((calls * vector)) segment=1514
   grep -q '^# wrong elements: 0 OK$' "$output" || fail "no clean summary"
   for host in 0 1; do
     sent=$(sed -n "s/^# host $host: sent \([0-9]*\) bytes.*/\1/p" "$output")
-    ((sent >= least && sent <= least + least / 20)) || fail "host $host sent $sent bytes, not $least and 5 % at most"
+    again=$(sed -n "s/^# host $host: .*; \([0-9]*\) TCP segments again$/\1/p" "$output")
+    ((sent >= least && sent <= least + least / 50 + again * segment)) ||
+      fail "host $host sent $sent bytes, not $least and 2 % and $again segments at most"
   done
 }
 
