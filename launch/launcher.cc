@@ -105,8 +105,17 @@ Job::~Job() {
   }
 }
 
+// A TCP port that nobody listens on. Another process may take it before rank 0 does.
+absl::StatusOr<uint16_t> FreePort() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse("127.0.0.1:0"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress found, LocalAddress(listener.get()));
+  return found.port();
+}
+
 absl::Status Job::Start(const std::string& path, const std::string& job_id, std::unique_ptr<TcpStoreServer> server) {
   server_ = std::move(server);
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
   const std::string store =
       server_ != nullptr ? absl::StrCat("tcp://", server_->address().ToString()) : options_.store_url;
   const std::string served = server_ != nullptr ? "1" : "0";
@@ -120,6 +129,13 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, std:
         {"LOCKSTEP_STORE", store},
         {"LOCKSTEP_STORE_SERVED", served},
         {"LOCKSTEP_JOB_ID", job_id},
+        // As torchrun says it, for torch.distributed and what builds on it.
+        {"RANK", absl::StrCat(rank)},
+        {"WORLD_SIZE", size},
+        {"LOCAL_RANK", absl::StrCat(rank)},
+        {"LOCAL_WORLD_SIZE", size},
+        {"MASTER_ADDR", "127.0.0.1"},
+        {"MASTER_PORT", absl::StrCat(master_port)},
     };
     SpawnOptions spawn;
     spawn.path = path;

@@ -55,7 +55,8 @@ const char kLauncherHelp[] =
     R"(usage: lockstep-run -n N [option...] program [argument...]
 
 Runs N copies of a program on this host as the ranks of one world. Each finds its place in the variables
-LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID. Output lines begin with "[rank] ".
+LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID; torchrun's RANK, MASTER_ADDR and
+so on are set as well. Output lines begin with "[rank] ".
 
   -n N, --nproc N     how many ranks
   --foreground RANK   this rank writes to the terminal directly, without a prefix (a progress bar, say)

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <string>
@@ -103,6 +104,16 @@ TEST_F(LauncherTest, TellsEachRankItsPlace) {
   EXPECT_FALSE(result.first_failed.has_value());
   EXPECT_THAT(out_.lines(),
               UnorderedElementsAre("[0] 0/2 0/2 file:///nowhere job 7", "[1] 1/2 1/2 file:///nowhere job 7"));
+}
+
+TEST_F(LauncherTest, TellsEachRankItsPlaceAsTorchrunDoes) {
+  Run(2, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT");
+  std::vector<std::string> lines = out_.lines();
+  ASSERT_EQ(lines.size(), 2);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_THAT(lines[0], ContainsRegex("^.0. 0/2 0/2 127.0.0.1 [1-9][0-9]*$"));
+  EXPECT_THAT(lines[1], ContainsRegex("^.1. 1/2 1/2 127.0.0.1 [1-9][0-9]*$"));
+  EXPECT_EQ(lines[0].substr(lines[0].rfind(' ')), lines[1].substr(lines[1].rfind(' ')));
 }
 
 TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
