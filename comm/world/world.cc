@@ -29,6 +29,7 @@
 #include "comm/world/world_transport.h"
 #include "kernels/cpu/variant.h"
 #include "transport/control/control.h"
+#include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
@@ -211,11 +212,20 @@ absl::StatusOr<InterfaceChoice> ChooseBindAddress(const WorldSpec& spec, const S
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> candidates, ListInterfaceAddresses());
   absl::StatusOr<InterfaceChoice> choice = ChooseInterface(candidates, settings.interface.value, HostsOf(spec));
   if (!choice.ok() && !settings.interface.value.empty()) return Annotate(choice.status(), settings.interface.from);
-  if (!choice.ok()) return choice.status();
-  LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << choice->chosen.name << " "
-                      << choice->chosen.address.HostString();
-  for (const std::string& rejected : choice->rejected) LOCKSTEP_LOG(kDebug) << "not " << rejected;
   return choice;
+}
+
+void Log(const WorldSpec& spec, const InterfaceChoice& interface) {
+  LOCKSTEP_LOG(kInfo) << "rank " << spec.rank << " uses " << interface.chosen.name << " "
+                      << interface.chosen.address.HostString();
+  for (const std::string& rejected : interface.rejected) LOCKSTEP_LOG(kDebug) << "not " << rejected;
+}
+
+// Where rank 0 serves a store whose address the launcher's exchange takes to the others.
+absl::StatusOr<SocketAddress> AddressOfStore(const WorldSpec& spec, const absl::StatusOr<Settings>& settings) {
+  LOCKSTEP_RETURN_IF_ERROR(settings.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceChoice choice, ChooseBindAddress(spec, *settings));
+  return choice.chosen.address;
 }
 
 // Where rank 0 has taken loopback though there may be other hosts: what else it found.
@@ -338,6 +348,7 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
       read.ok() ? ChooseBindAddress(spec, settings) : absl::StatusOr<InterfaceChoice>(read.status());
   control.only_leaves = !interface.ok();
   if (interface.ok()) {
+    Log(spec, *interface);
     control.coordinator_bind_address = interface->chosen.address.WithPort(0);
     control.why_loopback = WhyLoopback(spec, settings, *interface);
     if (!control.why_loopback.empty()) LOCKSTEP_LOG(kWarning) << control.why_loopback << ": no other host can reach it";
@@ -461,28 +472,34 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   rendezvous.store_url = options.store_url;
   rendezvous.has_store = options.store != nullptr;
   rendezvous.job_id = options.job_id;
-  const absl::StatusOr<WorldSpec> determined = DetermineWorld(rendezvous, Environment::OfThisProcess());
+  const Deadline deadline = Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime);
+  const absl::StatusOr<WorldSpec> determined = DetermineWorld(rendezvous, Environment::OfThisProcess(deadline));
   const bool alone = !determined.ok() || determined->size == 1;
   if (!settings.ok() && alone) return settings.status();
   LOCKSTEP_RETURN_IF_ERROR(determined.status());
-  const WorldSpec& spec = *determined;
+  WorldSpec spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
   if (alone) {
     communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records, settings->timeout);
     return absl::OkStatus();
   }
 
+  // Of an exchange every store is new, and so is every attempt.
+  const bool by_exchange = spec.exchange != ExchangeKind::kNone;
   const std::string setup = absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(options.store)), " ", spec.store_url,
                                          " ", spec.rank.value(), " ", spec.job_id);
-  const int attempt = Attempts::OfThisProcess().Of(setup);
+  const int attempt = by_exchange ? 0 : Attempts::OfThisProcess().Of(setup);
+  if (!by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
   const absl::Status status = [&] {
     if (options.store != nullptr) return Connect(spec, settings, attempt, options.store, nullptr);
     // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
     const absl::StatusOr<OpenedStore> opened =
-        OpenStore(spec, Deadline::After(settings.ok() ? settings->setup_timeout : kTellingTime));
+        by_exchange ? OpenStoreByExchange(&spec, AddressOfStore(spec, settings), deadline) : OpenStore(spec, deadline);
     if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
+    if (by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
     return Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
   }();
+  if (by_exchange) return status;
   Attempts::OfThisProcess().Ended(setup, status);
   return status;
 }

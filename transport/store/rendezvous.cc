@@ -1,5 +1,6 @@
 #include "transport/store/rendezvous.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "base/clipped.h"
 #include "base/env.h"
 #include "base/status.h"
+#include "transport/exchange/mpi_presence.h"
+#include "transport/store/slurm.h"
 
 namespace lockstep {
 namespace {
@@ -30,14 +33,14 @@ struct Family {
 constexpr Family kOurs = {"LOCKSTEP_*", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_LOCAL_RANK",
                           "LOCKSTEP_LOCAL_WORLD_SIZE"};
 constexpr Family kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-constexpr Family kFamilies[] = {
-    kOurs,
-    kTorchrun,
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
-};
+// Rank and size are of nodes, and multiplied.
+constexpr Family kKubeflow = {"Kubeflow", "PET_NODE_RANK", "PET_NNODES", "LOCAL_RANK", "PET_NPROC_PER_NODE"};
+constexpr Family kOpenMpi = {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Family kPmi = {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+constexpr Family kSlurm = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
+
+constexpr char kPmix[] = "PMIx";
 
 // A number and how to speak of it: "RANK=3", "option rank=3".
 struct Setting {
@@ -55,9 +58,21 @@ class Determination {
       world_.notes.push_back(absl::StrCat("unknown variable ", name, ": a typing error?"));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(bool found, TakeOptions());
-    for (const Family& family : kFamilies) {
+    for (const Family* const family : {&kOurs, &kTorchrun, &kKubeflow, &kOpenMpi, &kPmi}) {
       if (found) break;
-      LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(family));
+      LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(*family));
+    }
+    // Before Slurm, whose variables a PMIx launcher inside a job passes on to processes that they do not fit.
+    absl::Status pmix;
+    if (!found && HasPmix()) {
+      pmix = TakePmix();
+      if (!pmix.ok() && !absl::IsNotFound(pmix)) return pmix;
+      found = pmix.ok();
+    }
+    if (!found) {
+      LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(kSlurm));
+      LOCKSTEP_RETURN_IF_ERROR(found ? absl::OkStatus() : pmix);
+      if (!pmix.ok()) world_.notes.push_back(absl::StrCat("PMIx skipped: ", pmix.message()));
     }
     if (!found) {
       const std::vector<const char*> ours = {kOurs.rank, kOurs.size, "LOCKSTEP_STORE"};
@@ -142,7 +157,7 @@ class Determination {
   }
 
   absl::StatusOr<bool> TakeFamily(const Family& family) {
-    const bool ours = &family == kFamilies;  // the first
+    const bool ours = &family == &kOurs;
     const bool has_rank = Lookup(family.rank).has_value();
     const bool has_size = Lookup(family.size).has_value();
     std::vector<const char*> variables = {family.rank, family.size};
@@ -155,8 +170,9 @@ class Determination {
       world_.notes.push_back(absl::StrCat(family.name, " skipped: ", SetAndMissing(variables)));
       return false;
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(family.rank));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(family.size));
+    LOCKSTEP_ASSIGN_OR_RETURN(Setting rank, Number(family.rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(Setting size, Number(family.size));
+    if (&family == &kKubeflow) LOCKSTEP_RETURN_IF_ERROR(MultiplyByProcesses(&rank, &size));
     LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(rank, size));
     if (const absl::Status local = TakeLocalOf(family); !local.ok()) {
       if (ours) return local;
@@ -165,6 +181,46 @@ class Determination {
     }
     world_.source = family.name;
     return true;
+  }
+
+  // From nodes to ranks.
+  absl::Status MultiplyByProcesses(Setting* rank, Setting* size) const {
+    constexpr absl::string_view kRemedy =
+        "start the program with torchrun, which reads PET_*; for a process on its own set LOCKSTEP_RANK=0 and "
+        "LOCKSTEP_WORLD_SIZE=1";
+    const absl::StatusOr<Setting> processes = Number(kKubeflow.local_size);
+    if (!processes.ok()) return absl::InvalidArgumentError(absl::StrCat(processes.status().message(), ": ", kRemedy));
+    const int64_t count = processes->value.value_or(1);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting local, Number(kKubeflow.local_rank));
+    if (count != 1 && !local.value.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(processes->text, " is set, LOCAL_RANK is missing: ", kRemedy));
+    }
+    constexpr int64_t kMax = std::numeric_limits<int>::max();
+    if (count < 1 || count > kMax || *size->value < 1 || *size->value > kMax || *rank->value < 0 ||
+        *rank->value >= *size->value || local.value.value_or(0) < 0 || local.value.value_or(0) >= count) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          absl::StrJoin({rank->text, size->text, processes->text, local.text}, " "), " do not fit together"));
+    }
+    rank->value = *rank->value * count + local.value.value_or(0);
+    size->value = *size->value * count;
+    return absl::OkStatus();
+  }
+
+  bool HasPmix() const {
+    return Lookup("PMIX_NAMESPACE").has_value() && Lookup("PMIX_RANK").has_value() && environment_.pmix_job != nullptr;
+  }
+
+  absl::Status TakePmix() {
+    const absl::StatusOr<PmixJob> job = environment_.pmix_job();
+    if (!job.ok()) return Annotate(job.status(), absl::StrCat("PMIX_RANK=", Clipped(*Lookup("PMIX_RANK")), " is set"));
+    const auto setting = [](absl::string_view name, int value) {
+      return Setting{value < 0 ? absl::nullopt : absl::make_optional<int64_t>(value),
+                     absl::StrCat("PMIx's ", name, "=", value)};
+    };
+    LOCKSTEP_RETURN_IF_ERROR(
+        TakeRankAndSize(setting("rank", std::max(job->rank, 0)), setting("size", std::max(job->size, 0))));
+    world_.source = kPmix;
+    return TakeLocal(setting("local rank", job->local_rank), setting("local size", job->local_size));
   }
 
   absl::Status TakeRankAndSize(const Setting& rank, const Setting& size) {
@@ -181,9 +237,28 @@ class Determination {
   }
 
   absl::Status TakeLocalOf(const Family& family) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(family.local_rank));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(family.local_size));
+    const bool slurm = &family == &kSlurm || (&family == &kPmi && SlurmServesPmi());
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(slurm ? kSlurm.local_rank : family.local_rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, slurm ? SlurmLocalSize() : Number(family.local_size));
     return TakeLocal(rank, size);
+  }
+
+  // Whether PMI_FD leads to srun --mpi=pmi2. Hydra inside of a Slurm job may pass on Slurm's variables, beside its own.
+  bool SlurmServesPmi() const {
+    return Lookup("PMI_JOBID").has_value() && Lookup("SLURM_STEP_ID").has_value() &&
+           !Lookup(kPmi.local_rank).has_value();
+  }
+
+  absl::StatusOr<Setting> SlurmLocalSize() const {
+    Setting size;
+    const absl::optional<std::string> tasks = Lookup("SLURM_STEP_TASKS_PER_NODE");
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting node, Number("SLURM_NODEID"));
+    if (!tasks.has_value() || !node.value.has_value()) return size;
+    const absl::StatusOr<int> count = SlurmTasksOnNode(*tasks, *node.value);
+    if (!count.ok()) return Annotate(count.status(), "SLURM_STEP_TASKS_PER_NODE");
+    size.value = *count;
+    size.text = absl::StrCat("SLURM_STEP_TASKS_PER_NODE=", Clipped(*tasks));
+    return size;
   }
 
   absl::Status TakeLocal(const Setting& rank, const Setting& size) {
@@ -202,12 +277,41 @@ class Determination {
   }
 
   absl::Status TakeJobId() {
-    const absl::optional<std::string> variable = Lookup("LOCKSTEP_JOB_ID");
-    world_.job_id = !options_.job_id.empty() ? options_.job_id : variable.value_or("");
+    if (!options_.job_id.empty()) {
+      world_.job_id = options_.job_id;
+      world_.job_source = "option job_id";
+    } else if (const absl::optional<std::string> variable = Lookup("LOCKSTEP_JOB_ID")) {
+      world_.job_id = *variable;
+      world_.job_source = "LOCKSTEP_JOB_ID";
+    } else {
+      TakeJobIdOfLauncher();
+      world_.job_id = world_.job_id.substr(0, kJobIdBytesMax);
+    }
     if (world_.job_id.size() <= kJobIdBytesMax) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(options_.job_id.empty() ? "LOCKSTEP_JOB_ID" : "option job_id",
-                                                   ": has ", world_.job_id.size(), " bytes, at most ", kJobIdBytesMax,
-                                                   " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(world_.job_source, ": has ", world_.job_id.size(),
+                                                   " bytes, at most ", kJobIdBytesMax, " are allowed"));
+  }
+
+  void TakeJobIdOfLauncher() {
+    std::vector<const char*> names;
+    if (world_.source == kTorchrun.name && Lookup("TORCHELASTIC_RUN_ID").has_value()) {
+      names = {"TORCHELASTIC_RUN_ID"};
+      // Each node's agent counts its own restarts, so that nodes differ.
+      if (Lookup("GROUP_WORLD_SIZE") == "1") names.push_back("TORCHELASTIC_RESTART_COUNT");
+    }
+    if (world_.source == kSlurm.name || (world_.source == kPmi.name && SlurmServesPmi())) {
+      names = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"};
+    }
+    std::vector<std::string> values;
+    std::vector<const char*> set;
+    for (const char* const name : names) {
+      if (const absl::optional<std::string> value = Lookup(name)) {
+        values.push_back(*value);
+        set.push_back(name);
+      }
+    }
+    world_.job_id = absl::StrJoin(values, ".");
+    world_.job_source = absl::StrJoin(set, ", ");
   }
 
   absl::Status TakeStore() {
@@ -222,11 +326,29 @@ class Determination {
       return TakeStoreUrl(*url, "LOCKSTEP_STORE");
     }
     if (world_.size == 1) return absl::OkStatus();
-    if (world_.source == kTorchrun.name) return TakeTorchrunStore();
+    if (world_.source == kTorchrun.name) return TakeMasterStore(kTorchrun, "MASTER_ADDR", "MASTER_PORT");
+    if (world_.source == kKubeflow.name) return TakeMasterStore(kKubeflow, "PET_MASTER_ADDR", "PET_MASTER_PORT");
+    if (world_.source == kPmix) world_.exchange = ExchangeKind::kPmix;
+    if (world_.source == kOpenMpi.name) {
+      if (Lookup("PMIX_NAMESPACE").has_value() && Lookup("PMIX_RANK") == absl::StrCat(world_.rank.value())) {
+        world_.exchange = ExchangeKind::kPmix;
+      } else {
+        return NowhereToMeet(" (PMIX_NAMESPACE and PMIX_RANK do not name this rank)");
+      }
+    }
+    if (world_.source == kPmi.name) {
+      if (SlurmServesPmi() && environment_.has_mpi) return TakeSlurmStore();
+      if (!Lookup("PMI_FD").has_value()) return NowhereToMeet(" (PMI_FD is not set)");
+      world_.exchange = SlurmServesPmi() ? ExchangeKind::kPmi2 : ExchangeKind::kPmi1;
+    }
+    if (world_.source == kSlurm.name) return TakeSlurmStore();
+    return world_.exchange == ExchangeKind::kNone ? NowhereToMeet("") : absl::OkStatus();
+  }
+
+  absl::Status NowhereToMeet(absl::string_view why) const {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", world_.rank.value(), " of ", world_.size, " (by ", world_.source,
-                     ") does not know where the ranks meet: set LOCKSTEP_STORE=tcp://host-of-rank-0:port or "
-                     "file:///path on all ranks",
+                     ") does not know where the ranks meet", why, ": ", kSetStore,
                      world_.source == kOurs.name || world_.source == "options"
                          ? ""
                          : "; for a process on its own set LOCKSTEP_RANK=0 and LOCKSTEP_WORLD_SIZE=1"));
@@ -240,12 +362,12 @@ class Determination {
     return absl::OkStatus();
   }
 
-  absl::Status TakeTorchrunStore() {
-    const absl::optional<std::string> host = Lookup("MASTER_ADDR");
-    LOCKSTEP_ASSIGN_OR_RETURN(const Setting port, Number("MASTER_PORT"));
+  absl::Status TakeMasterStore(const Family& family, const char* host_name, const char* port_name) {
+    const absl::optional<std::string> host = Lookup(host_name);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting port, Number(port_name));
     if (!host.has_value() || !port.value.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("RANK and WORLD_SIZE are set, ", host.has_value() ? "MASTER_PORT" : "MASTER_ADDR",
+          absl::StrCat(family.rank, " and ", family.size, " are set, ", host.has_value() ? port_name : host_name,
                        " is missing: set it, or LOCKSTEP_STORE=tcp://host-of-rank-0:port, on all ranks"));
     }
     if (*port.value < 1 || *port.value > 65535) {
@@ -256,7 +378,30 @@ class Determination {
     server.host = *host;
     server.port = static_cast<uint16_t>(above ? *port.value + kTorchrunPortOffset : *port.value - kTorchrunPortOffset);
     return TakeStoreUrl(absl::StrCat("tcp://", HostPortText(server)),
-                        absl::StrCat("MASTER_ADDR and MASTER_PORT ", above ? "+ " : "- ", kTorchrunPortOffset));
+                        absl::StrCat(host_name, " and ", port_name, " ", above ? "+ " : "- ", kTorchrunPortOffset));
+  }
+
+  absl::Status TakeSlurmStore() {
+    constexpr const char* kNames[] = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST"};
+    for (const char* const name : kNames) {
+      if (!Lookup(name).has_value()) {
+        return NowhereToMeet(
+            absl::StrCat(" (", name, " is not set: srun starts ranks, sbatch and salloc one process)"));
+      }
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting job, Number(kNames[0]));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting step, Number(kNames[1]));
+    const absl::optional<std::string> node = Lookup("SLURM_NODEID");
+    if (world_.rank == Rank(0) && node.value_or("0") != "0") {
+      return NowhereToMeet(
+          absl::StrCat(" (rank 0 is on node ", Clipped(*node), ", not on the first of SLURM_STEP_NODELIST)"));
+    }
+    HostPort server;
+    const absl::StatusOr<std::string> host = FirstSlurmHost(*Lookup(kNames[2]));
+    if (!host.ok()) return Annotate(host.status(), kNames[2]);
+    server.host = *host;
+    server.port = SlurmPort(*job.value, *step.value);
+    return TakeStoreUrl(absl::StrCat("tcp://", HostPortText(server)), absl::StrJoin(kNames, ", "));
   }
 
   const RendezvousOptions& options_;
@@ -291,15 +436,37 @@ absl::StatusOr<StoreUrl> ParseStoreUrl(absl::string_view url) {
   return wrong("expected tcp://host:port or file:///path");
 }
 
-Environment Environment::OfThisProcess() {
+Environment Environment::OfThisProcess(Deadline deadline) {
   Environment environment;
   environment.lookup = GetEnv;
   environment.unknown_names = UnknownEnvironmentVariables();
+  environment.has_mpi = MpiOfThisProcess() != MpiPresence::kAbsent;
+  environment.pmix_job = [deadline] { return AskPmixForJob(deadline); };
   return environment;
 }
 
 absl::StatusOr<WorldSpec> DetermineWorld(const RendezvousOptions& options, const Environment& environment) {
   return Determination(options, environment).Run();
+}
+
+std::string Explain(const WorldSpec& world) {
+  std::string text = absl::StrCat("rank ", world.rank.value(), " of ", world.size, " from ");
+  if (world.source == "options") {
+    text += "the options";
+  } else if (world.source == kOurs.name) {
+    text += "LOCKSTEP_RANK and LOCKSTEP_WORLD_SIZE";
+  } else {
+    absl::StrAppend(&text, world.source, world.source == kPmix ? "" : "'s variables");
+  }
+  if (world.exchange != ExchangeKind::kNone) {
+    absl::StrAppend(&text, "; the ranks meet over ", Name(world.exchange), " at ", world.store_url);
+  } else if (world.store_url.empty()) {
+    text += "; the ranks meet in the caller's store";
+  } else {
+    absl::StrAppend(&text, "; the ranks meet at ", world.store_url, " (", world.store_source, ")");
+  }
+  if (!world.job_id.empty()) absl::StrAppend(&text, "; job '", world.job_id, "' (", world.job_source, ")");
+  return text;
 }
 
 }  // namespace lockstep

@@ -14,6 +14,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/exchange/exchange.h"
+#include "transport/exchange/pmix.h"
 
 namespace lockstep {
 namespace {
@@ -290,6 +292,176 @@ TEST(DetermineWorld, UnknownVariablesOfOursAreNoted) {
   const auto world = DetermineWorld({}, Make({}, {"LOCKSTEP_RNAK"}));
   ASSERT_THAT(world, IsOk());
   EXPECT_THAT(world->notes, ElementsAre("unknown variable LOCKSTEP_RNAK: a typing error?"));
+}
+
+TEST(DetermineWorld, UnderOpenMpiRanksMeetByPmix) {
+  const Variables pmix = {{"PMIX_NAMESPACE", "prterun-1"}, {"PMIX_RANK", "3"}};
+  const auto world = From(With(kOpenMpi, pmix));
+  EXPECT_EQ(Text(world), "Open MPI: 3/8, local 1/2,  ()");
+  EXPECT_EQ(world->exchange, ExchangeKind::kPmix);
+  // What is there before it, and what says more.
+  EXPECT_EQ(From(With(With(kOpenMpi, pmix), {{"LOCKSTEP_STORE", "tcp://host:1"}}))->exchange, ExchangeKind::kNone);
+  RendezvousOptions options;
+  options.has_store = true;
+  EXPECT_EQ(From(With(kOpenMpi, pmix), options)->exchange, ExchangeKind::kNone);
+  EXPECT_EQ(From(With(With(kOpenMpi, pmix), {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}))->exchange,
+            ExchangeKind::kNone);
+  // A connection that is another process's, or none.
+  EXPECT_THAT(From(With(With(kOpenMpi, pmix), {{"PMIX_RANK", "2"}})),
+              Invalid({"by Open MPI", "PMIX_RANK", "set LOCKSTEP_STORE"}));
+  EXPECT_THAT(From(With(kOpenMpi, {{"PMIX_RANK", "3"}})), Invalid({"PMIX_NAMESPACE", "set LOCKSTEP_STORE"}));
+}
+
+TEST(DetermineWorld, UnderPmiRanksMeetByItsDescriptor) {
+  EXPECT_EQ(From(With(kPmi, {{"PMI_FD", "6"}}))->exchange, ExchangeKind::kPmi1);
+  EXPECT_THAT(From(kPmi), Invalid({"by PMI", "PMI_FD is not set", "set LOCKSTEP_STORE"}));
+}
+
+const Variables kStep = {{"SLURM_PROCID", "3"},
+                         {"SLURM_NTASKS", "8"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_JOB_ID", "100"},
+                         {"SLURM_STEP_ID", "2"},
+                         {"SLURM_STEP_NODELIST", "n[07-09],x"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2(x4)"}};
+const Variables kSlurmPmi = {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}, {"PMI_FD", "11"}, {"PMI_JOBID", "100.2"}};
+
+TEST(DetermineWorld, UnderSrunRanksMeetOnTheFirstNode) {
+  const auto world = From(kStep);
+  EXPECT_EQ(Text(world), "Slurm: 3/8, local 1/2, tcp://n07:23102 (SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_NODELIST)");
+  EXPECT_EQ(world->job_id, "100.2");
+  EXPECT_EQ(world->job_source, "SLURM_JOB_ID, SLURM_STEP_ID");
+  EXPECT_EQ(From(With(kStep, {{"SLURM_RESTART_COUNT", "1"}}))->job_id, "100.2.1");
+  EXPECT_EQ(From(With(kStep, {{"LOCKSTEP_JOB_ID", "mine"}}))->job_id, "mine");
+}
+
+TEST(DetermineWorld, OutsideOfAStepSlurmHasNoPlaceToMeet) {
+  EXPECT_THAT(From(Without(kStep, "SLURM_STEP_ID")),
+              Invalid({"rank 3 of 8 (by Slurm)", "SLURM_STEP_ID is not set: srun starts ranks", "set LOCKSTEP_STORE"}));
+  EXPECT_THAT(From(With(kStep, {{"SLURM_PROCID", "0"}})), Invalid({"rank 0 is on node 1", "set LOCKSTEP_STORE"}));
+  EXPECT_THAT(From(With(kStep, {{"SLURM_STEP_NODELIST", "n[1-"}})), Invalid({"SLURM_STEP_NODELIST", "'n[1-'"}));
+  EXPECT_THAT(From(With(kStep, {{"SLURM_JOB_ID", "x"}})), Invalid({"SLURM_JOB_ID=x"}));
+  const auto world = From(With(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "2"}}));
+  EXPECT_EQ(world->local_size, -1);
+  EXPECT_THAT(world->notes, ElementsAre(AllOf(HasSubstr("Slurm: local rank ignored"), HasSubstr("has no node 1"))));
+}
+
+TEST(DetermineWorld, SrunsPmi2IsUsedWhereNoMpiNeedsIt) {
+  Environment environment = Make(With(kStep, kSlurmPmi));
+  auto world = DetermineWorld({}, environment);
+  EXPECT_EQ(Text(world), "PMI: 3/8, local 1/2,  ()");
+  EXPECT_EQ(world->exchange, ExchangeKind::kPmi2);
+  environment.has_mpi = true;
+  world = DetermineWorld({}, environment);
+  EXPECT_EQ(Text(world), "PMI: 3/8, local 1/2, tcp://n07:23102 (SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_NODELIST)");
+  EXPECT_EQ(world->exchange, ExchangeKind::kNone);
+  EXPECT_EQ(world->job_id, "100.2");
+  // Hydra in a Slurm job: its own variables beside Slurm's.
+  environment = Make(With(With(kStep, kSlurmPmi), kPmi));
+  environment.has_mpi = true;
+  EXPECT_EQ(DetermineWorld({}, environment)->exchange, ExchangeKind::kPmi1);
+}
+
+TEST(DetermineWorld, PmixSaysWhoThisIs) {
+  const Variables pmix = {{"PMIX_NAMESPACE", "slurm.pmix.3.0"}, {"PMIX_RANK", "5"}};
+  Environment environment = Make(With(kStep, pmix));
+  absl::StatusOr<PmixJob> job = PmixJob{5, 6, 1, 2};
+  environment.pmix_job = [&] { return job; };
+  auto world = DetermineWorld({}, environment);
+  EXPECT_EQ(Text(world), "PMIx: 5/6, local 1/2,  ()");
+  EXPECT_EQ(world->exchange, ExchangeKind::kPmix);
+  job = PmixJob{5, 6, -1, -1};
+  EXPECT_EQ(Text(DetermineWorld({}, environment)), "PMIx: 5/6, local -1/-1,  ()");
+  // Without the library, Slurm's variables do; where there are none, nobody says who this is.
+  job = absl::NotFoundError("no libpmix");
+  world = DetermineWorld({}, environment);
+  EXPECT_EQ(world->source, "Slurm");
+  EXPECT_THAT(world->notes, ElementsAre(AllOf(HasSubstr("PMIx skipped"), HasSubstr("no libpmix"))));
+  environment.lookup = Make(pmix).lookup;
+  EXPECT_THAT(DetermineWorld({}, environment),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("PMIX_RANK=5"), HasSubstr("no libpmix"))));
+  environment.lookup = Make(With(kStep, pmix)).lookup;
+  job = absl::UnavailableError("no server");
+  EXPECT_THAT(DetermineWorld({}, environment),
+              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("PMIX_RANK=5"), HasSubstr("no server"))));
+  // Who says it before is not asked about.
+  environment.pmix_job = [] {
+    ADD_FAILURE();
+    return absl::UnknownError("");
+  };
+  environment.lookup = Make(With(kTorchrun, pmix)).lookup;
+  EXPECT_EQ(DetermineWorld({}, environment)->source, "torchrun");
+}
+
+const Variables kKubeflow = {{"PET_NNODES", "4"},
+                             {"PET_NODE_RANK", "2"},
+                             {"PET_NPROC_PER_NODE", "1"},
+                             {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                             {"PET_MASTER_PORT", "29500"}};
+
+TEST(DetermineWorld, KubeflowCountsNodes) {
+  EXPECT_EQ(Text(From(kKubeflow)),
+            "Kubeflow: 2/4, local -1/1, tcp://job-node-0-0.job:30611 (PET_MASTER_ADDR and PET_MASTER_PORT + 1111)");
+  EXPECT_EQ(Text(From(Without(kKubeflow, "PET_NPROC_PER_NODE"))).substr(0, 27), "Kubeflow: 2/4, local -1/-1,");
+  const Variables several = With(kKubeflow, {{"PET_NPROC_PER_NODE", "8"}, {"LOCAL_RANK", "3"}});
+  EXPECT_EQ(Text(From(several)).substr(0, 27), "Kubeflow: 19/32, local 3/8,");
+  // torchrun, which these are for, tells its processes more.
+  EXPECT_EQ(From(With(several, kTorchrun))->source, "torchrun");
+  EXPECT_EQ(From({{"PET_NPROC_PER_NODE", "8"}})->source, "single process");
+  EXPECT_THAT(From(Without(kKubeflow, "PET_NODE_RANK"))->notes,
+              ElementsAre("Kubeflow skipped: PET_NNODES=4 is set, PET_NODE_RANK is missing"));
+}
+
+TEST(DetermineWorld, KubeflowsWrongNumbersAreNamed) {
+  const auto with = [](const Variables& changes) { return From(With(kKubeflow, changes)); };
+  EXPECT_THAT(with({{"PET_NPROC_PER_NODE", "8"}}),
+              Invalid({"PET_NPROC_PER_NODE=8 is set, LOCAL_RANK is missing", "torchrun", "LOCKSTEP_RANK=0"}));
+  EXPECT_THAT(with({{"PET_NPROC_PER_NODE", "auto"}}), Invalid({"PET_NPROC_PER_NODE=auto: takes a number", "torchrun"}));
+  EXPECT_THAT(with({{"PET_NNODES", "1:4"}}), Invalid({"PET_NNODES=1:4: takes a number"}));
+  for (const Variables& changes : std::vector<Variables>{{{"PET_NNODES", "0"}},
+                                                         {{"PET_NODE_RANK", "4"}},
+                                                         {{"PET_NODE_RANK", "-1"}},
+                                                         {{"PET_NPROC_PER_NODE", "0"}, {"LOCAL_RANK", "0"}},
+                                                         {{"PET_NPROC_PER_NODE", "8"}, {"LOCAL_RANK", "8"}},
+                                                         {{"PET_NNODES", "9999999999"}}}) {
+    EXPECT_THAT(with(changes), Invalid({absl::StrCat(changes.begin()->first, "=", changes.begin()->second), "fit"}));
+  }
+  EXPECT_THAT(with({{"PET_NNODES", "2000000000"}, {"PET_NPROC_PER_NODE", "2000000000"}, {"LOCAL_RANK", "0"}}),
+              Invalid({"PET_NNODES=2000000000"}));
+  EXPECT_THAT(From(Without(kKubeflow, "PET_MASTER_PORT")), Invalid({"PET_MASTER_PORT is missing"}));
+}
+
+TEST(DetermineWorld, TorchrunsRunIsTheJob) {
+  const Variables run = With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "run7"}, {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  EXPECT_EQ(From(kTorchrun)->job_id, "");
+  // Each node counts its own restarts.
+  EXPECT_EQ(From(run)->job_id, "run7");
+  EXPECT_EQ(From(With(run, {{"GROUP_WORLD_SIZE", "2"}}))->job_id, "run7");
+  const auto one_node = From(With(run, {{"GROUP_WORLD_SIZE", "1"}}));
+  EXPECT_EQ(one_node->job_id, "run7.2");
+  EXPECT_EQ(one_node->job_source, "TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT");
+  EXPECT_EQ(From(With(run, {{"LOCKSTEP_JOB_ID", "mine"}}))->job_id, "mine");
+  EXPECT_EQ(From(With(run, {{"TORCHELASTIC_RUN_ID", std::string(300, 'r')}}))->job_id, std::string(256, 'r'));
+  EXPECT_EQ(
+      From(With(run, {{"LOCKSTEP_RANK", "3"}, {"LOCKSTEP_WORLD_SIZE", "8"}, {"LOCKSTEP_STORE", "tcp://h:1"}}))->job_id,
+      "");
+}
+
+TEST(Explain, SaysWhoSaidWhat) {
+  EXPECT_EQ(
+      Explain(*From(kOurs)),
+      "rank 3 of 8 from LOCKSTEP_RANK and LOCKSTEP_WORLD_SIZE; the ranks meet at tcp://host:29400 (LOCKSTEP_STORE); "
+      "job 'job 7' (LOCKSTEP_JOB_ID)");
+  EXPECT_EQ(Explain(*From(kTorchrun)),
+            "rank 3 of 8 from torchrun's variables; the ranks meet at tcp://node0:30611 (MASTER_ADDR and MASTER_PORT + "
+            "1111)");
+  auto world = From(With(kPmi, {{"PMI_FD", "6"}}));
+  world->store_url = "tcp://10.0.0.1:4411";
+  EXPECT_EQ(Explain(*world), "rank 3 of 8 from PMI's variables; the ranks meet over PMI-1 at tcp://10.0.0.1:4411");
+  RendezvousOptions options = RankAndSize(0, 2);
+  options.has_store = true;
+  EXPECT_EQ(Explain(*From({}, options)), "rank 0 of 2 from the options; the ranks meet in the caller's store");
 }
 
 TEST(DetermineWorld, ReadsOnlyVariablesThatAreListed) {

@@ -6,9 +6,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/rank.h"
 #include "base/status.h"
+#include "transport/exchange/exchange.h"
 #include "transport/store/store_file.h"
 #include "transport/store/store_memory.h"
 #include "transport/store/store_tcp_client.h"
@@ -121,6 +123,37 @@ absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Deadline deadline)
   }
   return absl::Status(opened.status().code(), absl::StrCat(opened.status().message(), " (", world.store_url,
                                                            " is from ", world.store_source, hint, ")"));
+}
+
+absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, const absl::StatusOr<SocketAddress>& address,
+                                                Deadline deadline) {
+  OpenedStore opened;
+  const auto serve = [&]() -> absl::StatusOr<std::string> {
+    LOCKSTEP_RETURN_IF_ERROR(address.status());
+    LOCKSTEP_ASSIGN_OR_RETURN(opened.server, TcpStoreServer::Create(address->WithPort(0), TcpStoreServer::Options()));
+    return absl::StrCat("tcp://", opened.server->address().ToString());
+  };
+  const absl::StatusOr<std::string> url = world->rank == Rank(0) ? serve() : std::string();
+  const absl::StatusOr<std::string> told = [&]() -> absl::StatusOr<std::string> {
+    LOCKSTEP_ASSIGN_OR_RETURN(Exchange* const exchange, OpenExchange(world->exchange, deadline));
+    return TellAll(exchange, world->rank, url, deadline);
+  }();
+  if (!url.ok()) return url.status();
+  if (!told.ok()) {
+    // Rank 0's own errors, and an absent rank's, would be no others without an exchange.
+    const bool exchange_failed =
+        !GetErrorInfo(told.status()).failed_rank.has_value() && !absl::IsDeadlineExceeded(told.status());
+    return Reworded(
+        told.status(),
+        absl::StrCat("rank ", world->rank.value(), " of ", world->size, " (by ", world->source,
+                     "): ", told.status().message(),
+                     exchange_failed ? absl::StrCat("; to do without ", Name(world->exchange), ", ", kSetStore) : ""));
+  }
+  world->store_url = *told;
+  world->store_source = Name(world->exchange);
+  if (opened.server == nullptr) return OpenStore(*world, deadline);
+  LOCKSTEP_ASSIGN_OR_RETURN(opened.store, ConnectToOwn(*opened.server, ParseStoreUrl(*told)->server, deadline));
+  return opened;
 }
 
 std::vector<SocketAddress> StoreListenAddresses(const std::vector<SocketAddress>& named,

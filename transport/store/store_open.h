@@ -35,6 +35,12 @@ struct OpenedStore {
 //         All say where the URL came from
 absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Deadline deadline);
 
+// The same where the launcher's exchange brings the ranks together: rank 0 serves at `address`, at a port of the system's choice, and
+// tells the others, who wait for it. An `address` that is an error is told in its place. Fills in the world's store_url.
+// ERRORS  those of OpenExchange and TellAll, which say what to set instead; those of OpenStore
+absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, const absl::StatusOr<SocketAddress>& address,
+                                                Deadline deadline);
+
 // The addresses of a host name to listen on: those that this machine has. None if it has none of them (behind NAT, the address
 // of a service, an unknown name), or only loopback (127.0.1.1 in /etc/hosts) while other ranks may be on other hosts, where the
 // name means something else. Pure.

@@ -1,18 +1,23 @@
 #include "transport/store/store_open.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
+#include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
@@ -56,6 +61,60 @@ TEST(OpenStore, Rank0ServesAndTheOthersConnect) {
     EXPECT_TRUE(rank0.server->address().loopback());
     ExpectSameStore(rank0.store.get(), rank1.store.get());
   }
+}
+
+// Answers as Hydra does, and gives out what was put last.
+void ServePmi1(int socket) {
+  std::string line, value;
+  for (char byte = 0; recv(socket, &byte, 1, 0) == 1;) {
+    if (byte != '\n') {
+      line.push_back(byte);
+      continue;
+    }
+    std::string answer = "cmd=barrier_out";
+    if (absl::StartsWith(line, "cmd=get_my_kvsname")) answer = "cmd=my_kvsname kvsname=kvs";
+    if (absl::StartsWith(line, "cmd=put")) answer = "cmd=put_result rc=0", value = line.substr(line.find("value="));
+    if (absl::StartsWith(line, "cmd=get ")) answer = "cmd=get_result rc=0 " + value;
+    answer.push_back('\n');
+    send(socket, answer.data(), answer.size(), MSG_NOSIGNAL);
+    line.clear();
+  }
+}
+
+// A process has one launcher, so this is one test.
+TEST(OpenStoreByExchange, TheLauncherBringsTheAddress) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  UniqueFd launcher(pair[0]), ours(pair[1]);
+  Thread thread("launcher", [&] { ServePmi1(launcher.get()); });
+  setenv("PMI_FD", absl::StrCat(ours.get()).c_str(), 1);
+  WorldSpec world0 = World(0, ""), world1 = World(1, "");
+  world0.exchange = world1.exchange = ExchangeKind::kPmi1;
+  world0.source = world1.source = "PMI";
+  const SocketAddress address = *SocketAddress::Parse("127.0.0.1:1");
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStoreByExchange(&world0, address, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStoreByExchange(&world1, address, Soon()));
+  ASSERT_NE(rank0.server, nullptr);
+  EXPECT_EQ(world0.store_url, absl::StrCat("tcp://127.0.0.1:", rank0.server->address().port()));
+  EXPECT_NE(rank0.server->address().port(), 1);
+  EXPECT_EQ(world1.store_url, world0.store_url);
+  EXPECT_EQ(world1.store_source, "PMI-1");
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+
+  // Rank 0 cannot serve: nothing to be helped by another store.
+  const absl::Status none = absl::NotFoundError("no interface");
+  EXPECT_EQ(OpenStoreByExchange(&world0, none, Soon()).status(), none);
+  EXPECT_THAT(OpenStoreByExchange(&world1, address, Soon()),
+              StatusIs(absl::StatusCode::kNotFound, "rank 1 of 2 (by PMI): rank 0: no interface"));
+
+  shutdown(launcher.get(), SHUT_RDWR);
+  thread.Join();
+  EXPECT_THAT(
+      OpenStoreByExchange(&world1, address, Soon()),
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("rank 1 of 2 (by PMI)"), HasSubstr("to do without PMI-1, set LOCKSTEP_STORE=tcp://"))));
+  unsetenv("PMI_FD");
 }
 
 TEST(OpenStore, AHostNameIsServedWhereItLeads) {

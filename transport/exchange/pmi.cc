@@ -1,0 +1,226 @@
+#include "transport/exchange/pmi.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/clipped.h"
+#include "base/env.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/exchange/mpi_presence.h"
+#include "transport/net/socket.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kAnswerBytesMax = 16384;
+constexpr size_t kLengthBytes = 6;
+// How long an exiting process waits for the answer to finalize.
+constexpr int kEndMs = 1000;
+
+struct Question {
+  const char* name;
+  const char* answer;
+};
+
+struct Protocol {
+  Question put, fence, get, end;
+};
+
+constexpr Protocol kPmi1Protocol = {
+    {"put", "put_result"}, {"barrier_in", "barrier_out"}, {"get", "get_result"}, {"finalize", "finalize_ack"}};
+constexpr Protocol kPmi2Protocol = {{"kvs-put", "kvs-put-response"},
+                                    {"kvs-fence", "kvs-fence-response"},
+                                    {"kvs-get", "kvs-get-response"},
+                                    {"finalize", "finalize-response"}};
+
+const Protocol& Of(ExchangeKind kind) { return kind == ExchangeKind::kPmi1 ? kPmi1Protocol : kPmi2Protocol; }
+
+}  // namespace
+
+PmiExchange::PmiExchange(ExchangeKind kind, UniqueFd socket, Identity self)
+    : kind_(kind), socket_(std::move(socket)), self_(std::move(self)) {}
+
+absl::Status PmiExchange::Begin(Deadline deadline) {
+  if (kind_ == ExchangeKind::kPmi1) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fields fields, Ask(kind_, "get_my_kvsname", {}, "my_kvsname", deadline));
+    for (const auto& [key, value] : fields) {
+      if (key == "kvsname") space_ = value;
+    }
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      Ask(ExchangeKind::kPmi1, "init", {{"pmi_version", "2"}, {"pmi_subversion", "0"}}, "response_to_init", deadline));
+  return Ask(kind_, "fullinit", {{"pmijobid", self_.job}, {"pmirank", self_.rank}, {"threaded", "FALSE"}},
+             "fullinit-response", deadline)
+      .status();
+}
+
+absl::Status PmiExchange::Put(absl::string_view key, absl::string_view value, Deadline deadline) {
+  Fields fields;
+  if (kind_ == ExchangeKind::kPmi1) fields.emplace_back("kvsname", space_);
+  fields.emplace_back("key", key);
+  fields.emplace_back("value", value);
+  return Ask(kind_, Of(kind_).put.name, fields, Of(kind_).put.answer, deadline).status();
+}
+
+absl::Status PmiExchange::Fence(Deadline deadline) {
+  return Ask(kind_, Of(kind_).fence.name, {}, Of(kind_).fence.answer, deadline).status();
+}
+
+absl::StatusOr<std::string> PmiExchange::Get(absl::string_view key, Deadline deadline) {
+  Fields fields;
+  if (kind_ == ExchangeKind::kPmi1) {
+    fields.emplace_back("kvsname", space_);
+  } else {
+    fields.emplace_back("jobid", self_.job);
+    fields.emplace_back("srcid", "0");
+  }
+  fields.emplace_back("key", key);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fields answer,
+                            Ask(kind_, Of(kind_).get.name, fields, Of(kind_).get.answer, deadline));
+  for (const auto& [name, value] : answer) {
+    if (name == "value") return value;
+  }
+  return absl::UnavailableError(absl::StrCat(Name(kind_), ": rank 0 has put no ", key));
+}
+
+absl::Status PmiExchange::End(Deadline deadline) {
+  return Ask(kind_, Of(kind_).end.name, {}, Of(kind_).end.answer, deadline).status();
+}
+
+absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::string_view name, const Fields& fields,
+                                                     absl::string_view answer, Deadline deadline) {
+  const char separator = form == ExchangeKind::kPmi1 ? ' ' : ';';
+  std::string message = absl::StrCat("cmd=", name);
+  for (const auto& [key, value] : fields) absl::StrAppend(&message, std::string(1, separator), key, "=", value);
+  const std::string attempt = absl::StrCat(Name(kind_), ", ", name);
+  LOCKSTEP_RETURN_IF_ERROR(failure_);
+  const auto fail = [&](const absl::Status& status) {
+    failure_ = absl::UnavailableError(absl::StrCat("an earlier call has failed: ", status.message()));
+    return status;
+  };
+  const absl::StatusOr<std::string> text = AskRaw(form, message, deadline);
+  if (absl::IsDeadlineExceeded(text.status()))
+    return fail(absl::DeadlineExceededError(attempt + ": no answer in time"));
+  if (!text.ok()) return fail(Annotate(text.status(), attempt));
+  absl::string_view rest = *text;
+  Fields answered;
+  if (absl::ConsumePrefix(&rest, absl::StrCat("cmd=", answer)) && (rest.empty() || rest[0] == separator)) {
+    std::string result = "0";
+    for (const absl::string_view field : absl::StrSplit(rest, separator, absl::SkipEmpty())) {
+      answered.push_back(absl::StrSplit(field, absl::MaxSplits('=', 1)));
+      if (answered.back().first == "rc") result = answered.back().second;
+    }
+    if (result == "0") return answered;
+  }
+  return fail(absl::UnavailableError(absl::StrCat(attempt, ": the launcher answers '", Clipped(*text), "'")));
+}
+
+absl::StatusOr<std::string> PmiExchange::AskRaw(ExchangeKind form, const std::string& message, Deadline deadline) {
+  std::string sent;
+  if (form == ExchangeKind::kPmi1) {
+    sent = message + "\n";
+  } else {
+    sent = absl::StrCat(message.size() + 1);
+    sent.resize(kLengthBytes, ' ');
+    absl::StrAppend(&sent, message, ";");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(SendAll(socket_.get(), sent.data(), sent.size(), deadline));
+  std::string answer;
+  if (form == ExchangeKind::kPmi1) {
+    for (char byte = 0; answer.size() <= kAnswerBytesMax;) {
+      // Not a byte further than the line: what follows may be for MPI.
+      LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), &byte, 1, deadline));
+      if (byte == '\n') return answer;
+      answer.push_back(byte);
+    }
+    return absl::UnavailableError("the launcher's answer has no end");
+  }
+  std::string length(kLengthBytes, ' ');
+  LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), &length[0], length.size(), deadline));
+  int64_t bytes = 0;
+  if (!ParseInteger(absl::StripTrailingAsciiWhitespace(length), &bytes) || bytes < 0 || bytes > kAnswerBytesMax) {
+    return absl::UnavailableError(absl::StrCat("the launcher's answer begins with '", Clipped(length), "'"));
+  }
+  answer.resize(static_cast<size_t>(bytes));
+  LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), &answer[0], answer.size(), deadline));
+  return answer;
+}
+
+namespace {
+
+// The process's connection, once it has begun.
+struct ProcessPmi {
+  static ProcessPmi& Get() {
+    static ProcessPmi* const pmi = new ProcessPmi;
+    return *pmi;
+  }
+
+  Mutex mu;
+  PmiExchange* begun ABSL_GUARDED_BY(mu) = nullptr;
+  uint64_t fork_generation ABSL_GUARDED_BY(mu) = 0;
+};
+
+void EndAtExit() {
+  ProcessPmi& pmi = ProcessPmi::Get();
+  if (!pmi.mu.TryLock()) return;  // a thread waits for the launcher, and this one should not
+  if (pmi.fork_generation == ForkGeneration() && MpiOfThisProcess() < MpiPresence::kInitialized) {
+    (void)pmi.begun->End(Deadline::AfterMs(kEndMs));  // nobody is left to be told
+  }
+  pmi.mu.Unlock();
+}
+
+absl::StatusOr<UniqueFd> CopyOfDescriptor() {
+  const std::string text = GetEnv("PMI_FD").value_or("");
+  const auto unusable = [&](absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat("PMI_FD=", Clipped(text), ": ", why));
+  };
+  int64_t descriptor = -1;
+  if (!ParseInteger(text, &descriptor) || descriptor < 0 || descriptor > std::numeric_limits<int>::max()) {
+    return unusable("is no descriptor");
+  }
+  // The number may be another file's by now.
+  if (MpiOfThisProcess() == MpiPresence::kFinalized) return unusable("MPI_Finalize has closed the descriptor");
+  struct stat status = {};
+  if (fstat(static_cast<int>(descriptor), &status) != 0 || !S_ISSOCK(status.st_mode)) {
+    return unusable(
+        "the descriptor of the launcher's process manager is not open here: did a program between it and this one "
+        "close it?");
+  }
+  // A copy: MPI closes the original, whose number may then be another file's.
+  UniqueFd copy(fcntl(static_cast<int>(descriptor), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return ErrnoStatus(errno, "copy the descriptor PMI_FD");
+  return copy;
+}
+
+}  // namespace
+
+absl::StatusOr<Exchange*> OpenPmi(ExchangeKind kind, Deadline deadline) {
+  ProcessPmi& pmi = ProcessPmi::Get();
+  MutexLock lock(&pmi.mu);
+  if (pmi.begun != nullptr && pmi.fork_generation == ForkGeneration()) return pmi.begun;
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, CopyOfDescriptor());
+  auto made = std::make_unique<PmiExchange>(
+      kind, std::move(socket),
+      PmiExchange::Identity{GetEnv("PMI_JOBID").value_or(""), GetEnv("PMI_RANK").value_or("")});
+  LOCKSTEP_RETURN_IF_ERROR(made->Begin(deadline));
+  if (pmi.begun == nullptr) std::atexit(EndAtExit);
+  pmi.begun = made.release();
+  pmi.fork_generation = ForkGeneration();
+  return pmi.begun;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// With a fake of libpmix, which is in the process before ours looks for one. The process's connection is one, so one test has it all.
+
+#include "transport/exchange/pmix.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::AfterMs(10000); }
+
+TEST(Pmix, ExchangesOnceItsLibraryIsRight) {
+  ASSERT_NE(dlopen("transport/exchange/libfake_pmix.so", RTLD_NOW), nullptr) << dlerror();
+
+  setenv("FAKE_PMIX", "old", 1);
+  EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kNotFound, AllOf(HasSubstr("PMIx 1.2.5"), HasSubstr("from version 2"))));
+  setenv("FAKE_PMIX", "refuse", 1);
+  EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kUnavailable, "PMIx_Init: UNREACHABLE (-25)"));
+  setenv("FAKE_PMIX", "hang", 1);
+  EXPECT_THAT(OpenPmix(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, "PMIx_Init has not ended in time"));
+  setenv("FAKE_PMIX", "", 1);
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Exchange* const exchange, OpenPmix(Soon()));
+  EXPECT_THAT(OpenPmix(Soon()), IsOkAndHolds(exchange));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const PmixJob job, AskPmixForJob(Soon()));
+  EXPECT_EQ(job.rank, 0);
+  EXPECT_EQ(job.size, 4);
+  EXPECT_EQ(job.local_rank, 1);
+  EXPECT_EQ(job.local_size, 2);
+  EXPECT_THAT(exchange->Put("lockstep-0", "abc", Soon()), IsOk());
+  EXPECT_THAT(exchange->Fence(Soon()), IsOk());
+  EXPECT_THAT(exchange->Get("lockstep-0", Soon()), IsOkAndHolds("abc"));
+  EXPECT_THAT(exchange->Get("lockstep-1", Soon()),
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("PMIx_Get of lockstep-1"), HasSubstr("(-46)"))));
+
+  setenv("FAKE_PMIX", "hang", 1);
+  EXPECT_THAT(exchange->Fence(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, HasSubstr("PMIx_Fence")));
+  setenv("FAKE_PMIX", "", 1);
+  EXPECT_THAT(exchange->Fence(Soon()),
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("an earlier call has failed"), HasSubstr("PMIx_Fence"))));
+}
+
+}  // namespace
+}  // namespace lockstep
