@@ -1,5 +1,6 @@
 #include "capi/error.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -96,8 +97,10 @@ absl::Status NullArgument(const char* name) {
 }
 
 absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
+  // Longer ones overflow as nanoseconds.
+  constexpr int64_t kTimeoutMsMax = int64_t{100} * 365 * 24 * 3600 * 1000;
   if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
-  return std::chrono::milliseconds(timeout_ms);
+  return std::chrono::milliseconds(std::min(timeout_ms, kTimeoutMsMax));
 }
 
 absl::Status CheckStructSize(size_t struct_size, const char* name) {
