@@ -160,7 +160,7 @@ def parse_options(words):
     add('--peers', type=names_in('peer', implementations.PEERS, 'all', 'none'), default='all',
         help='all, none, or some of gloo, openmpi, mpich, pytorch with commas between')
     add('--transports', type=names_in('transport', report.TRANSPORTS), default='shm,tcp', help='one comparison for each: shm, tcp, ofi')
-    add('--sizes', type=sizes_in, default='8,8again,1K,8K,64K,256K,1M,4M,16M,25M,64M', 
+    add('--sizes', type=sizes_in, default='8,8again,1K,8K,64K,256K,1M,4M,16M,25M,64M',
         help='of the vector; K, M and G are powers of 1024; 8again: the same vector in every call, not rewritten before each')
     add('--rounds', type=int, default=15, help='in each of which every implementation is measured once')
     add('--round_ms', type=int, default=20, help='how long one is measured in a round')

@@ -23,7 +23,8 @@ def three_rounds():
     """The second peer was dropped after the first size."""
     return Comparison('shm', 2, [EIGHT, MEGA], [
         Result('lockstep', 'lockstep', 'about lockstep', rounds={EIGHT: [2e-7] * 3, MEGA: [0.02] * 3}, calls={EIGHT: 10, MEGA: 1}),
-        Result('direct', 'limit', 'about direct', rounds={EIGHT: [1e-7, 2e-7, 4e-7], MEGA: [0.02, 0.01, 0.005]}, calls={EIGHT: 10, MEGA: 1}),
+        Result('direct', 'limit', 'about direct', rounds={EIGHT: [1e-7, 2e-7, 4e-7], MEGA: [0.02, 0.01, 0.005]},
+               calls={EIGHT: 10, MEGA: 1}),
         Result('peer a', 'peer', 'about peer a', 'bbr', rounds={EIGHT: [1e-6] * 3, MEGA: [0.04] * 3}, calls={EIGHT: 10, MEGA: 1}),
         Result('peer b', 'peer', 'about peer b', dropped='at 1M: it died', rounds={EIGHT: [5e-7] * 3}, calls={EIGHT: 10})])
 
@@ -46,7 +47,8 @@ class Numbers(unittest.TestCase):
         self.assertIsNone(Result('b', 'peer').median(EIGHT))
 
     def test_the_fastest_peer_is_a_peer_and_has_times(self):
-        peers = [Result('limit', 'limit', rounds={EIGHT: [1]}), Result('b', 'peer', rounds={EIGHT: [4]}), Result('c', 'peer', rounds={EIGHT: [3]}),
+        peers = [Result('limit', 'limit', rounds={EIGHT: [1]}), Result('b', 'peer', rounds={EIGHT: [4]}),
+                 Result('c', 'peer', rounds={EIGHT: [3]}),
                  Result('d', 'peer')]
         self.assertEqual(Comparison('tcp', 2, [EIGHT], peers).fastest_peer(EIGHT).name, 'c')
         self.assertIsNone(Comparison('tcp', 2, [EIGHT], []).fastest_peer(EIGHT))

@@ -94,7 +94,8 @@ def table(comparison):
     results = comparison.results
     rounds = max((len(seconds) for result in results for seconds in result.rounds.values()), default=0)
     text = (f'#\n# {TRANSPORTS[comparison.transport]}, {comparison.ranks} ranks: all_reduce, f32 sum in place. Calls are timed one by one, '
-            f'each on a vector just rewritten ({AGAIN}: together, on the same vector); time of the slowest rank, median of {rounds} rounds.\n')
+            f'each on a vector just rewritten ({AGAIN}: together, on the same vector); time of the slowest rank, '
+            f'median of {rounds} rounds.\n')
     for result in results:
         kind = '' if result.kind == 'lockstep' else f'{result.kind}: '
         sockets = result.congestion_control not in ('', 'none')

@@ -94,7 +94,8 @@ def main():
         sys.exit(print('PyTorch finds no GPU') or 77)
     source, target = (torch.zeros(COPY_BYTES, dtype=torch.uint8, device='cuda') for _ in range(2))
     us, _ = timed(lambda _: target.copy_(source))
-    print(f'{torch.cuda.get_device_name()}, PyTorch {torch.__version__}; a copy of 1 GiB: {us:.1f} us, {2 * COPY_BYTES / us / 1e3:.1f} GB/s')
+    rate = 2 * COPY_BYTES / us / 1e3
+    print(f'{torch.cuda.get_device_name()}, PyTorch {torch.__version__}; a copy of 1 GiB: {us:.1f} us, {rate:.1f} GB/s')
     for model in (resnet50, bert_large):
         measure(model, 2 * COPY_BYTES / us)
 
