@@ -1,0 +1,26 @@
+"""Lockstep: keeps the replicas of a training job in step.
+
+    import lockstep
+    communicator = lockstep.init()
+    communicator.all_reduce(array)
+
+lockstep.communicator has collectives, messages and groups of ranks; lockstep.tensors says which arrays they take. lockstep.objects sends
+Python objects. lockstep.reducer averages gradients while the backward pass still computes. lockstep.errors has the exceptions.
+
+    python -m lockstep.run -n 4 script.py    starts 4 ranks on this host
+"""
+
+from lockstep._native import ffi as _ffi
+from lockstep._native import lib as _lib
+from lockstep.communicator import (AND, ANY_SOURCE, ANY_TAG, AVG, CUDA, EVERY_RANK, HOST, MAX, MIN, OR, PREMUL_SUM, PROD, SUM, XOR,
+                                   Communicator, Memory, Message, Work, init)
+from lockstep.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
+                             InvalidArgument, NotFound, OutOfRange, PermissionDenied, ResourceExhausted, Unavailable, Unimplemented)
+from lockstep.reducer import Parameter, Reducer
+
+__version__ = '.'.join(str(_lib.lockstep_version() // part % 100) for part in (10000, 100, 1))
+
+
+def version_text():
+    """The version and the commit of the library."""
+    return _ffi.string(_lib.lockstep_version_text()).decode()

@@ -1,0 +1,439 @@
+"""The reducer: averages the gradients of a replicated model over the ranks, bucket by bucket, while the backward pass still computes.
+
+    reducer = lockstep.Reducer(communicator, [('weight', (1000, 100), 'float32'), ('bias', (100,), 'float32')])
+    for batch in batches:
+        reducer.begin_backward()
+        reducer.mark_ready(1, bias_gradient)        # as each gradient appears, on any thread
+        reducer.mark_ready(0, weight_gradient)
+        reducer.end_backward()                      # the gradients are averages now
+
+lockstep.torch wires it to autograd, lockstep.jax to a tree of arrays.
+
+THREADS  One at a time, but that several may mark gradients at once. The interpreter goes on while a call waits.
+MEMORY   A marked gradient is held until the backward has ended, and overwritten with the average.
+"""
+
+import weakref
+
+from lockstep import at_exit, tensors
+from lockstep._native import ffi, lib
+from lockstep.communicator import own
+from lockstep.errors import InvalidArgument, check, take_text, to_error
+
+_AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVERAGING_AFTER, 'none': lib.LOCKSTEP_AVERAGING_NONE,
+              'in_collective': lib.LOCKSTEP_AVERAGING_IN_COLLECTIVE, 'predivide': lib.LOCKSTEP_AVERAGING_PREDIVIDE}
+_COMPRESSION = {None: lib.LOCKSTEP_COMPRESSION_NONE, 'float16': lib.LOCKSTEP_COMPRESSION_F16, 'bfloat16': lib.LOCKSTEP_COMPRESSION_BF16}
+_HOOKS = {None: lib.LOCKSTEP_HOOK_NONE, 'all_reduce': lib.LOCKSTEP_HOOK_ALL_REDUCE, 'fp16_compress': lib.LOCKSTEP_HOOK_FP16_COMPRESS,
+          'bf16_compress': lib.LOCKSTEP_HOOK_BF16_COMPRESS, 'noop': lib.LOCKSTEP_HOOK_NOOP}
+_DTYPE_NAMES = {value: name for name, value in tensors.NAMES.items()}
+# Options whose values are not the C field's.
+_OWN = {'averaging', 'compression', 'bucket_caps_bytes', 'delayed', 'plan', 'trace_path', 'gradient_memory', 'optimizer_step'}
+_NOT_GIVEN = {'struct_size', 'hook', 'hook_name', 'hook_issue', 'hook_start', 'hook_context', 'hook_release', 'optimizer_context',
+              'optimizer_release', 'bucket_cap_count', 'delayed_count'}
+
+
+class Parameter:
+    """A row of the parameter table, which is equal on all ranks. dtype: 'float32', ...; strides in elements, None: row-major."""
+
+    __slots__ = ('name', 'shape', 'dtype', 'strides', 'ignored', 'sparse', 'device_kind', 'device_index')
+
+    def __init__(self, name, shape, dtype='float32', strides=None, ignored=False, sparse=False, device_kind=lib.LOCKSTEP_HOST,
+                 device_index=0):
+        self.name, self.shape, self.dtype, self.strides = name, tuple(shape), dtype, strides
+        self.ignored, self.sparse, self.device_kind, self.device_index = ignored, sparse, device_kind, device_index
+
+
+class HookBucket:
+    """What a hook gets: a bucket whose gradients are in it, without averaging. Valid until the backward has ended."""
+
+    def __init__(self, c, communicator, parameters):
+        self._c, self._communicator, self._parameters = c, communicator, parameters
+        self.index, self.count = lib.lockstep_hook_bucket_index(c), lib.lockstep_hook_bucket_count(c)
+        self._tensor = ffi.new('lockstep_tensor*')
+        check(lib.lockstep_hook_bucket_tensor(c, self._tensor))
+
+    @property
+    def address(self):
+        """Where it is."""
+        return _address(self._tensor.data)
+
+    @property
+    def elements(self):
+        """How many of the dtype that is sent, gaps between gradients included."""
+        return self._tensor.shape[0]
+
+    @property
+    def buffer(self):
+        """All of it, writable, in bytes of the dtype that is sent. The gaps between gradients have no meaning."""
+        size = self._tensor.shape[0] * lib.lockstep_dtype_size(self._tensor.dtype)
+        return ffi.buffer(ffi.cast('char*', self._tensor.data), size) if size else memoryview(b'')
+
+    @property
+    def dtype(self):
+        """The name of the dtype that is sent: 'float32', ..."""
+        return _DTYPE_NAMES[self._tensor.dtype]
+
+    def gradients(self):
+        """(index of the parameter, first byte in the buffer, elements) of each."""
+        found = []
+        parameter, tensor = ffi.new('size_t*'), ffi.new('lockstep_tensor*')
+        begin = _address(self._tensor.data)
+        for slot in range(lib.lockstep_hook_bucket_gradient_count(self._c)):
+            check(lib.lockstep_hook_bucket_gradient(self._c, slot, parameter, tensor))
+            found.append((parameter[0], _address(tensor.data) - begin, tensor.shape[0]))
+        return found
+
+    def rows(self):
+        """Of a sparse parameter, which has its own bucket, this rank's (address of int64 rows, address of values, number of rows); None for
+        other buckets."""
+        rows, values, count, sparse = ffi.new('int64_t**'), ffi.new('void**'), ffi.new('size_t*'), ffi.new('int32_t*')
+        check(lib.lockstep_hook_bucket_rows(self._c, rows, values, count, sparse))
+        return (_address(rows[0]), _address(values[0]), count[0]) if sparse[0] else None
+
+    def set_rows(self, rows, values):
+        """The average of a sparse bucket: values[i] belongs to row rows[i] (int64, in any order). Both are copied."""
+        row, value = tensors.read(rows, 'rows', False), tensors.read(values, 'values', False)
+        check(lib.lockstep_hook_bucket_set_rows(self._c, ffi.cast('int64_t*', row.c.data), value.c.data, row.c.shape[0]))
+
+    def all_reduce(self, op=lib.LOCKSTEP_SUM):
+        """Reduces the bucket over the ranks, in place, on the hook's own communicator. Waits."""
+        check(lib.lockstep_all_reduce(self._communicator, self._tensor, self._tensor, op, ffi.NULL, ffi.NULL, ffi.NULL))
+
+
+class ReducedBucket:
+    """What an optimizer gets: a bucket whose gradients are averages, of those parameters that some rank used. Borrowed until the step
+    returns.
+
+    gradients  (index of the parameter, address of its average) of each
+    rows       of a sparse parameter, whose average is not in `gradients`: (address of int64 rows, address of values, number of rows)
+    """
+
+    __slots__ = ('gradients', 'rows')
+
+    def __init__(self, c):
+        parameters = [c.parameters[i] for i in range(c.parameter_count)]
+        dense = c.gradients != ffi.NULL
+        self.gradients = [(index, _address(c.gradients[i].data) if dense else None) for i, index in enumerate(parameters)]
+        self.rows = None if dense else (_address(c.rows), _address(c.row_values), c.row_count)
+
+
+class Completion:
+    """Told once, from any thread, when a hook is done with its bucket."""
+
+    def __init__(self, c):
+        self._c = c
+
+    def done(self, error=None):
+        """error: an exception; the hook has failed then, and its communicator ends on all ranks."""
+        c, self._c = self._c, None
+        if c is not None:
+            lib.lockstep_hook_complete(c, ffi.NULL if error is None else to_error(error))
+
+
+class Reducer:
+    """See the module."""
+
+    def __init__(self, communicator, parameters, optimizer_step=None, hook=None, **options):
+        """Makes a reducer. Every rank calls it, with equal tables and options: FailedPrecondition names rank, parameter and difference.
+
+        parameters: Parameters, or tuples of their arguments. options: the fields of lockstep_reducer_options in lockstep.h
+        (bucket_cap_bytes, find_unused_parameters, static_graph, gradient_as_bucket_view, ...), with averaging 'before', 'after', 'none',
+        'in_collective' or 'predivide', compression 'float16' or 'bfloat16'. hook: a name ('fp16_compress', ...), or hook(bucket,
+        completion), which averages each HookBucket and tells the Completion. optimizer_step(bucket) is called with a ReducedBucket as soon
+        as that is averaged. Both are called on threads of the library's.
+        """
+        rows = [row if isinstance(row, Parameter) else Parameter(*row) for row in parameters]
+        self.parameters = rows
+        self._kept = []
+        table = ffi.new('lockstep_parameter[]', len(rows))
+        for row, c in zip(rows, table):
+            self._describe(row, c)
+        self._optimizer_step = optimizer_step
+        self._hook = hook if callable(hook) else None
+        self._weak = _Weak(self)
+        self._context = ffi.new_handle(self._weak)
+        out = ffi.new('lockstep_reducer**')
+        check(lib.lockstep_reducer_create(communicator._handle(), table, len(rows), self._read(options, hook), out))
+        self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy)
+        self._lent = False  # whether somebody has a gradient_view
+        self.communicator = communicator
+        at_exit.made_from_communicators.add(self)
+        # For each parameter the description of its gradient, which stays but for the address.
+        self._gradients = [self._gradient(row, c) for row, c in zip(rows, table)]
+        self._backward = ffi.new('lockstep_backward_options*')
+        self._borrowed = []
+
+    def _keep(self, made):
+        self._kept.append(made)
+        return made
+
+    def _describe(self, row, c):
+        c.struct_size = ffi.sizeof('lockstep_parameter')
+        c.name = self._keep(ffi.new('char[]', (row.name or '').encode()))
+        c.shape = self._keep(ffi.new('int64_t[]', list(row.shape) or 1))
+        c.dimensions = len(row.shape)
+        if row.strides is not None:
+            c.strides = self._keep(ffi.new('int64_t[]', list(row.strides) or 1))
+        dtype = tensors.NAMES.get(row.dtype)
+        if dtype is None:
+            raise InvalidArgument(f"parameter {row.name}: Lockstep has no dtype '{row.dtype}'")
+        c.dtype, c.device_kind, c.device_index = dtype, row.device_kind, row.device_index
+        c.ignored, c.sparse = row.ignored, row.sparse
+
+    @staticmethod
+    def _gradient(row, c):
+        tensor = ffi.new('lockstep_tensor*')
+        tensor.shape, tensor.strides, tensor.dimensions, tensor.dtype = c.shape, c.strides, c.dimensions, c.dtype
+        tensor.device_kind, tensor.device_index = c.device_kind, c.device_index
+        return tensor
+
+    def _read(self, given, hook):
+        options = ffi.new('lockstep_reducer_options*')
+        options.struct_size = ffi.sizeof('lockstep_reducer_options')
+        fields = {name for name, _ in ffi.typeof('lockstep_reducer_options').fields} - _NOT_GIVEN
+        for name, value in given.items():
+            if name not in fields:
+                raise InvalidArgument(f'no option {name}; there are {", ".join(sorted(fields))}')
+            if name not in _OWN:
+                setattr(options, name, value)
+        options.averaging = _one_of('averaging', _AVERAGING, given.get('averaging', 'before'))
+        options.compression = _one_of('compression', _COMPRESSION, given.get('compression'))
+        if self._hook is None:
+            options.hook = _one_of('hook', _HOOKS, hook)
+        else:
+            options.hook = lib.LOCKSTEP_HOOK_CALLBACK
+            options.hook_name = self._keep(ffi.new('char[]', getattr(hook, '__name__', 'callback').encode()))
+            options.hook_start = lib.lockstep_py_hook_start
+            options.hook_context = self._context
+        for name in ('plan', 'trace_path', 'gradient_memory'):
+            if given.get(name) is not None:
+                setattr(options, name, self._keep(ffi.new('char[]', given[name].encode())))
+        if given.get('bucket_caps_bytes'):
+            options.bucket_caps_bytes = self._keep(ffi.new('int64_t[]', list(given['bucket_caps_bytes'])))
+            options.bucket_cap_count = len(given['bucket_caps_bytes'])
+        if given.get('delayed'):
+            options.delayed = self._keep(ffi.new('size_t[]', list(given['delayed'])))
+            options.delayed_count = len(given['delayed'])
+        if self._optimizer_step is not None:
+            options.optimizer_step = lib.lockstep_py_optimizer_step
+            options.optimizer_context = self._context
+        return options
+
+    def close(self):
+        """Waits for launched buckets if a step is under way. Twice is once. Bucket views stay valid: the last of them frees the memory."""
+        c, self._c = self._c, ffi.NULL
+        if c and not self._lent:
+            ffi.release(c)
+
+    # ---- A step
+
+    def begin_backward(self, no_sync=False, unused=None, stream=None):
+        """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: exactly these parameters are, with find_unused_parameters;
+        None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. Also raises, once, an error of another
+        rank that came too late for its own step's end."""
+        self._borrowed.clear()
+        if not no_sync and unused is None and stream is None:
+            return check(lib.lockstep_reducer_begin_backward(self._c, ffi.NULL))
+        options = self._backward
+        options.struct_size = ffi.sizeof('lockstep_backward_options')
+        options.no_sync, options.stream = no_sync, stream or ffi.NULL
+        given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
+        options.unused_given, options.unused, options.unused_count = unused is not None, given, len(unused or ())
+        return check(lib.lockstep_reducer_begin_backward(self._c, options))
+
+    def mark_ready(self, index, gradient):
+        """Tells that the gradient of a parameter is final. It has the table's shape, strides, dtype and device, and is overwritten with the
+        average by end_backward."""
+        read = tensors.read(gradient, 'gradient', True)
+        self._borrowed.append(read)
+        error = lib.lockstep_reducer_mark_ready(self._c, index, read.c, ffi.NULL)
+        if error:
+            check(error)
+
+    def mark_ready_at(self, index, address, stream=None):
+        """mark_ready of a gradient at an address, which the caller keeps alive, with the table's shape and strides: for frameworks."""
+        if stream is None:
+            error = lib.lockstep_py_mark_ready(self._c, index, self._gradients[index], address)
+        else:
+            self._gradients[index].data = ffi.cast('void*', address)
+            error = lib.lockstep_reducer_mark_ready(self._c, index, self._gradients[index], stream)
+        if error:
+            check(error)
+
+    def mark_ready_into(self, index, gradient, target):
+        """mark_ready, but the average goes to `target`, of any float dtype, and the gradient is only read."""
+        source, into = tensors.read(gradient, 'gradient', False), tensors.read(target, 'target', True)
+        self._borrowed += (source, into)
+        check(lib.lockstep_reducer_mark_ready_into(self._c, index, source.c, into.c, ffi.NULL))
+
+    def mark_ready_sparse(self, index, rows, values, stream=None):
+        """Marks the gradient of a sparse parameter: values[i] is the gradient of row rows[i] (int64, in any order)."""
+        row, value = tensors.read(rows, 'rows', False), tensors.read(values, 'values', False)
+        if row.c.dtype != lib.LOCKSTEP_I64:
+            raise InvalidArgument('rows are int64')
+        self._borrowed += (row, value)
+        count = row.shape[0] if row.c.dimensions else 1
+        check(lib.lockstep_reducer_mark_ready_sparse(self._c, index, ffi.cast('int64_t*', row.c.data), count, value.c, stream or ffi.NULL))
+
+    def end_backward(self, stream=None):
+        """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
+        missing somewhere; then no gradient of the step is an average, and the next step may be tried."""
+        try:
+            check(lib.lockstep_reducer_end_backward(self._c, stream or ffi.NULL))
+        finally:
+            self._borrowed.clear()
+
+    def averaged_gradient(self, index):
+        """After a synchronised backward: the average's (address, used by some rank). It may be in the reducer's memory if only other ranks
+        used the parameter; (None, False) if no rank did."""
+        out, used = ffi.new('lockstep_tensor*'), ffi.new('int32_t*')
+        check(lib.lockstep_reducer_averaged_gradient(self._c, index, out, used))
+        return (_address(out.data), True) if used[0] else (None, False)
+
+    def averaged_rows(self, index):
+        """After a synchronised backward, of a sparse parameter: (address of int64 rows, address of values, number of rows), or None."""
+        rows, values, count = ffi.new('int64_t**'), ffi.new('void**'), ffi.new('size_t*')
+        used = ffi.new('int32_t*')
+        check(lib.lockstep_reducer_averaged_rows(self._c, index, rows, values, count, used))
+        if not used[0]:
+            return None
+        return _address(rows[0]), _address(values[0]), count[0]
+
+    def gradient_view_address(self, index):
+        """Where the gradient of a parameter lives in its bucket, with gradient_as_bucket_view; until plan_version grows."""
+        out = ffi.new('lockstep_tensor*')
+        check(lib.lockstep_reducer_gradient_view(self._c, index, out))
+        return _address(out.data)
+
+    def lend(self):
+        """What keeps the memory of bucket views, also after close()."""
+        self._lent = True
+        return self._c
+
+    def gradient_view(self, index):
+        """A writable buffer of bytes over that gradient, on the host. The memory lives as long as anything made from the buffer."""
+        memory = ffi.gc(ffi.cast('void*', self.gradient_view_address(index)), lambda _, owner=self.lend(): None)
+        return ffi.buffer(memory, self._bytes(index))
+
+    def _bytes(self, index):
+        row = self._gradients[index]
+        elements = 1
+        for extent in self.parameters[index].shape:
+            elements *= extent
+        return elements * lib.lockstep_dtype_size(row.dtype)
+
+    # ---- Around steps
+
+    def broadcast(self, arrays, root=0):
+        """Copies the root's arrays (parameters, buffers) to every rank."""
+        array, kept = _array(arrays, 'tensors')
+        check(lib.lockstep_reducer_broadcast(self._c, array, len(kept), root))
+
+    def join(self, model, buffers=()):
+        """Takes part with zeros in the steps of the ranks that still have inputs; returns when all have joined, with the `model`
+        (parameters and buffers) of the last. With the option uneven_inputs."""
+        models, of_model = _array(model, 'model')
+        buffer, of_buffers = _array(buffers, 'buffers')
+        check(lib.lockstep_reducer_join(self._c, models, len(of_model), buffer, len(of_buffers)))
+
+    def request_replan(self):
+        """Plans buckets again, in the order of rank 0's gradients in the next synchronised backward. Every rank calls it."""
+        check(lib.lockstep_reducer_request_replan(self._c))
+
+    @property
+    def plan_version(self):
+        """The number of the plan in use, from 1."""
+        return lib.lockstep_reducer_plan_version(self._c)
+
+    @property
+    def bucket_count(self):
+        """Of the plan in use."""
+        return lib.lockstep_reducer_bucket_count(self._c)
+
+    def export_plan(self):
+        """The plan in use, for the option `plan` of a later run."""
+        out = ffi.new('char**')
+        check(lib.lockstep_reducer_export_plan(self._c, out))
+        return take_text(out[0])
+
+    def report(self):
+        """The last synchronised backward, for people, on one screen."""
+        return self._report(lib.LOCKSTEP_REPORT_SUMMARY)
+
+    def logging_data(self):
+        """DDP's logging data: a dictionary, times in nanoseconds."""
+        import json
+        return json.loads(self._report(lib.LOCKSTEP_REPORT_LOGGING_DATA))
+
+    def set_logging_sample_rate(self, sample_rate):
+        """Every sample_rate-th step updates the logging data, after the first ten."""
+        check(lib.lockstep_reducer_set_logging_sample_rate(self._c, sample_rate))
+
+    def _report(self, kind):
+        out = ffi.new('char**')
+        check(lib.lockstep_reducer_report(self._c, kind, out))
+        return take_text(out[0])
+
+    def statistics(self):
+        """The last synchronised backward's times in milliseconds, bytes and buckets: a dictionary with the fields of
+        lockstep_reducer_statistics."""
+        out = ffi.new('lockstep_reducer_statistics*')
+        out.struct_size = ffi.sizeof('lockstep_reducer_statistics')
+        check(lib.lockstep_reducer_get_statistics(self._c, out))
+        found = {name: getattr(out, name) for name, _ in ffi.typeof(out[0]).fields if name != 'struct_size'}
+        found['copied_because'] = ffi.string(out.copied_because).decode() if out.copied_because else None
+        return found
+
+    def change_communicator(self, communicator):
+        """Moves the reducer to another communicator, after a failure or when ranks come and go. Every rank of the new one calls it."""
+        check(lib.lockstep_reducer_change_communicator(self._c, communicator._handle()))
+        self.communicator = communicator
+
+
+class _Weak:
+    """What C has of a reducer: no reference."""
+
+    def __init__(self, reducer):
+        self.reducer = weakref.ref(reducer)
+
+
+@at_exit.called_by_library
+def lockstep_py_hook_start(context, bucket, communicator, completion):
+    told = Completion(completion)
+    try:
+        reducer = ffi.from_handle(context).reducer()
+        if reducer is None:
+            raise RuntimeError('the reducer is gone')
+        reducer._hook(HookBucket(bucket, communicator, reducer.parameters), told)
+    except BaseException as error:  # all of it is the hook's error
+        told.done(error)
+
+
+@at_exit.called_by_library
+def lockstep_py_optimizer_step(context, bucket):
+    reducer = ffi.from_handle(context).reducer()
+    if reducer is None:
+        return ffi.NULL
+    try:
+        reducer._optimizer_step(ReducedBucket(bucket))
+    except BaseException as error:  # all of it is the step's error
+        return to_error(error)
+    return ffi.NULL
+
+
+def _address(pointer):
+    return int(ffi.cast('uintptr_t', pointer))
+
+
+def _array(given, name):
+    kept = [tensors.read(array, f'{name}[{i}]', True) for i, array in enumerate(given)]
+    array = ffi.new('lockstep_tensor[]', len(kept))
+    for i, tensor in enumerate(kept):
+        array[i] = tensor.c[0]
+    return array, kept
+
+
+def _one_of(name, known, value):
+    if value not in known:
+        raise InvalidArgument(f'{name} {value!r}; there are {", ".join(str(key) for key in known)}')
+    return known[value]

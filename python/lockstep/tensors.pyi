@@ -1,0 +1,26 @@
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+from typing_extensions import Buffer
+
+class _DLPack(Protocol):
+    def __dlpack__(self) -> Any: ...
+
+class _CudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+_Array: TypeAlias = Buffer | _DLPack | _CudaArray | Tensor
+
+NAMES: dict[str, int]
+
+class Tensor:
+    c: Any
+    shape: Any
+    owner: Any
+    def __init__(
+        self, address: int, dtype: int, shape: Sequence[int], owner: Any, device_kind: int = ..., device_index: int = 0
+    ) -> None: ...
+
+def read(array: _Array, name: str, writable: bool) -> Tensor: ...
+def read_bytes(data: Buffer, name: str) -> Tensor: ...

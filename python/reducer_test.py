@@ -1,0 +1,186 @@
+"""The reducer from Python, on two ranks."""
+
+import array
+import threading
+import unittest
+
+import lockstep
+
+communicator = lockstep.init(timeout_ms=60_000)
+RANK = communicator.rank
+
+
+def floats(*values):
+    return array.array('f', values)
+
+
+class Reducer(unittest.TestCase):
+
+    def setUp(self):
+        self.gradients = [floats(*[RANK + i] * 4) for i in range(3)]
+
+    def make(self, **options):
+        return lockstep.Reducer(communicator, [(f'p{i}', (2, 2)) for i in range(3)], **options)
+
+    def step(self, reducer, indexes=(2, 1, 0), **begin):
+        gradients = [memoryview(gradient).cast('B').cast('f', (2, 2)) for gradient in self.gradients]
+        reducer.begin_backward(**begin)
+        for index in indexes:
+            reducer.mark_ready(index, gradients[index])
+        reducer.end_backward()
+
+    def averages(self):
+        return [gradient[0] for gradient in self.gradients]
+
+    def test_averages(self):
+        reducer = self.make()
+        self.step(reducer)
+        self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
+        self.assertEqual(reducer.statistics()['steps'], 1)
+        self.assertIsNone(reducer.statistics()['copied_because'])
+        self.assertEqual(reducer.logging_data()['world_size'], 2)
+        self.assertIn('bucket', reducer.report())
+
+    def test_addresses(self):
+        reducer = self.make()
+        reducer.begin_backward()
+        for index, gradient in enumerate(self.gradients):
+            reducer.mark_ready_at(index, gradient.buffer_info()[0])
+        reducer.end_backward()
+        self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
+
+    def test_accumulation_and_options(self):
+        reducer = self.make(averaging='none', compression='bfloat16', bucket_cap_bytes=1)
+        self.step(reducer, no_sync=True)
+        self.assertEqual(self.averages(), [RANK, RANK + 1, RANK + 2])
+        self.step(reducer)
+        self.assertEqual(self.averages(), [1, 3, 5])
+        for options, text in (({'colour': 1}, 'no option colour'), ({'averaging': 'never'}, "averaging 'never'; there are before")):
+            with self.assertRaisesRegex(lockstep.InvalidArgument, text):
+                self.make(**options)
+
+    def test_unused_parameters(self):
+        reducer = self.make(find_unused_parameters=True)
+        self.step(reducer, (0, 1) if RANK == 0 else (0,))
+        self.assertEqual(self.averages()[0], 0.5)
+        address, used = reducer.averaged_gradient(1)
+        self.assertTrue(used and address)
+        self.assertEqual(reducer.averaged_gradient(2), (None, False))
+
+    def test_a_missing_gradient_fails_everywhere_by_name(self):
+        reducer = self.make()
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, "rank 1.*'p1'") as raised:
+            self.step(reducer, (2, 1, 0) if RANK == 0 else (2, 0))
+        self.assertEqual(raised.exception.failed_rank, 1)
+        self.setUp()
+        self.step(reducer)
+        self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
+
+    def test_sparse_parameters(self):
+        reducer = lockstep.Reducer(communicator, [lockstep.Parameter('e', (10, 2), sparse=True)])
+        reducer.begin_backward()
+        reducer.mark_ready_sparse(0, array.array('q', [3, RANK]), memoryview(floats(1, 2, 3, 4)).cast('B').cast('f', (2, 2)))
+        reducer.end_backward()
+        self.assertEqual(reducer.averaged_rows(0)[2], 3)
+
+    def test_optimizer_in_backward_and_its_errors(self):
+        seen = []
+
+        def step(bucket):
+            seen.append((bucket.gradients, bucket.rows, threading.current_thread().name))
+        self.step(self.make(optimizer_step=step))
+        self.assertEqual(sorted(gradient for gradients, _, _ in seen for gradient in gradients),
+                         [(i, gradient.buffer_info()[0]) for i, gradient in enumerate(self.gradients)])
+        self.assertEqual({rows for _, rows, _ in seen}, {None})
+        self.assertNotEqual(seen[0][2], threading.current_thread().name)
+
+        def fail(bucket):
+            raise ZeroDivisionError('by zero')
+        failing = self.make(optimizer_step=fail)
+        with self.assertRaisesRegex(lockstep.Error, 'ZeroDivisionError: by zero'):
+            self.step(failing)
+
+    def test_hooks(self):
+        def halve(bucket, completion):
+            bucket.all_reduce()
+            values = memoryview(bucket.buffer).cast('f')
+            for _, begin, elements in bucket.gradients():
+                for i in range(begin // 4, begin // 4 + elements):
+                    values[i] /= 4
+            threading.Timer(0.01, completion.done).start()
+        self.step(self.make(hook=halve))
+        self.assertEqual(self.averages(), [0.25, 0.75, 1.25])
+        self.setUp()
+        self.step(self.make(hook='noop'))
+        self.assertEqual(self.averages(), [RANK, RANK + 1, RANK + 2])
+
+        def fail(bucket, completion):
+            raise ZeroDivisionError('by zero')
+        with self.assertRaisesRegex(lockstep.Error, 'ZeroDivisionError: by zero'):
+            self.step(self.make(hook=fail))
+
+    def test_bucket_views_outlive_the_reducer(self):
+        reducer = self.make(gradient_as_bucket_view=True)
+        views = [memoryview(reducer.gradient_view(i)).cast('f') for i in range(3)]
+        reducer.begin_backward()
+        for i, view in enumerate(views):
+            view[:] = self.gradients[i]
+            reducer.mark_ready_at(i, reducer.gradient_view_address(i))
+        reducer.end_backward()
+        self.assertEqual([view[3] for view in views], [0.5, 1.5, 2.5])
+        reducer.close()
+        views[0][0] = 7
+        self.assertEqual([views[0][0], views[2][0]], [7, 2.5])
+
+    def test_a_sparse_bucket_in_a_hook_and_an_optimizer(self):
+        seen = []
+
+        def double(bucket, completion):
+            rows_at, values_at, count = bucket.rows()
+            seen.append(count)
+            bucket.set_rows(array.array('q', [4]), memoryview(floats(1, 2)).cast('B').cast('f', (1, 2)))
+            completion.done()
+
+        reducer = lockstep.Reducer(communicator, [lockstep.Parameter('e', (10, 2), sparse=True)], hook=double)
+        reducer.begin_backward()
+        reducer.mark_ready_sparse(0, array.array('q', [3, RANK]), memoryview(floats(1, 2, 3, 4)).cast('B').cast('f', (2, 2)))
+        reducer.end_backward()
+        self.assertEqual((seen, reducer.averaged_rows(0)[2]), ([2], 1))
+
+    def test_a_rank_without_inputs_joins(self):
+        reducer = self.make(uneven_inputs=True)
+        model = floats(RANK)
+        if RANK == 0:
+            self.step(reducer)
+            self.assertEqual(self.averages(), [0, 0.5, 1])
+        reducer.join([model])
+        self.assertEqual(model[0], 0)
+
+    def test_marks_from_several_threads(self):
+        reducer = lockstep.Reducer(communicator, [(f'p{i}', (8,)) for i in range(64)])
+        gradients = [floats(*[RANK + i] * 8) for i in range(64)]
+        for _ in range(5):
+            reducer.begin_backward()
+            threads = [threading.Thread(target=lambda t: [reducer.mark_ready(i, gradients[i]) for i in range(t, 64, 4)], args=(t,))
+                       for t in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            reducer.end_backward()
+        self.assertEqual([gradient[0] for gradient in gradients], [i + 0.5 for i in range(64)])
+
+    def test_plans_and_another_communicator(self):
+        reducer = self.make()
+        self.step(reducer)
+        self.make(plan=reducer.export_plan())
+        with communicator.duplicate() as copy:
+            reducer.change_communicator(copy)
+            self.setUp()
+            self.step(reducer)
+            self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
+            reducer.close()
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,102 @@
+#!/usr/bin/python3
+"""bazel run --config=release //python:wheel -- DIR: writes lockstep_runtime-VERSION-cp310-abi3-PLATFORM.whl into DIR.
+
+It has the package, liblockstep.so, lockstep-run and the Abseil libraries that both need. It installs without a compiler in every
+CPython from 3.10 on. PLATFORM says which glibc and libstdc++ the programs need.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+LIBRARIES = 'lockstep/_lib'
+
+METADATA = '''\
+Metadata-Version: 2.1
+Name: lockstep-runtime
+Version: {version}
+Summary: Gradient synchronisation for data-parallel training
+License: Apache-2.0
+Requires-Python: >=3.10
+Requires-Dist: cffi>=1.15
+'''
+
+WHEEL = '''\
+Wheel-Version: 1.0
+Generator: lockstep
+Root-Is-Purelib: false
+Tag: cp310-abi3-{platform}
+'''
+
+ENTRY_POINTS = '''\
+[console_scripts]
+lockstep-run = lockstep.run:main
+
+[torch.distributed.backends]
+lockstep = lockstep.torch.backend:register
+'''
+
+
+def version_of(header):
+    """LOCKSTEP_VERSION of lockstep.h: '0.3.0'."""
+    return '.'.join(re.search(rf'#define LOCKSTEP_VERSION_{part} (\d+)', header)[1] for part in ('MAJOR', 'MINOR', 'PATCH'))
+
+
+def abseil_of(*programs):
+    """The libraries of Abseil that these load, as ldd finds them."""
+    lines = subprocess.run(['ldd', *programs], capture_output=True, text=True, check=True).stdout.splitlines()
+    return sorted({line.split()[2] for line in lines if line.strip().startswith('libabsl_')})
+
+
+# From which glibc on distributions have the libstdc++ with these symbols, GLIBCXX_3.4.N, as PEP 600's policies are in auditwheel.
+GLIBC_WITH = {29: (2, 34), 30: (2, 35), 33: (2, 39)}
+
+
+def platform_of(files):
+    """The oldest that has what these need: 'manylinux_2_35_x86_64'."""
+    text = subprocess.run(['objdump', '-T', *files], capture_output=True, text=True, check=True).stdout
+    glibc = max(tuple(map(int, found)) for found in re.findall(r'GLIBC_(\d+)\.(\d+)', text))
+    libstdcxx = max(int(found) for found in re.findall(r'GLIBCXX_3\.4\.(\d+)', text))
+    with_it = min(of for symbols, of in GLIBC_WITH.items() if symbols >= libstdcxx)
+    return 'manylinux_{}_{}_'.format(*max(glibc, with_it)) + os.uname().machine
+
+
+def lay_out(root):
+    """Puts the package under root. Returns its programs."""
+    shutil.copytree('python/lockstep', root / 'lockstep', ignore=shutil.ignore_patterns('__pycache__'))
+    library, launcher = root / LIBRARIES / 'liblockstep.so.1', root / LIBRARIES / 'lockstep-run'
+    programs = [root / 'lockstep/_native.abi3.so', library, launcher]
+    # The run path of both leads there.
+    (root / LIBRARIES / 'lockstep').mkdir()
+    for path in abseil_of(library, launcher):
+        programs.append(shutil.copy(path, root / LIBRARIES / 'lockstep'))
+    for path in root.rglob('*'):
+        path.chmod(0o755 if path.is_dir() or path == launcher else 0o644)
+    return programs
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith('-'):
+        sys.exit(__doc__)
+    # Bazel runs this in its runfiles; a relative DIR is meant where the user typed it.
+    folder = pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        root = pathlib.Path(work)
+        platform = platform_of(lay_out(root))
+        version = version_of((root / 'lockstep/include/capi/lockstep.h').read_text(encoding='ascii'))
+        info = root / f'lockstep_runtime-{version}.dist-info'
+        info.mkdir()
+        (info / 'METADATA').write_text(METADATA.format(version=version))
+        (info / 'WHEEL').write_text(WHEEL.format(platform=platform))
+        (info / 'entry_points.txt').write_text(ENTRY_POINTS)
+        shutil.copy('LICENSE', info / 'LICENSE')
+        subprocess.run([sys.executable, '-m', 'wheel', 'pack', '--dest-dir', str(folder), work], check=True)
+
+
+if __name__ == '__main__':
+    main()
