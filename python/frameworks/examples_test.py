@@ -1,0 +1,56 @@
+"""The examples that people run first, as they run them, for a few steps. Skipped without Debian's package dataset-fashion-mnist."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'examples')
+DATA = '/usr/share/datasets/fashion-mnist'
+
+
+@unittest.skipUnless(os.path.isdir(DATA), f'no {DATA}: apt-get install dataset-fashion-mnist')
+class ExamplesTest(unittest.TestCase):
+    def run_example(self, *command):
+        """Everything that it writes."""
+        command = [sys.executable, *command, '--steps', '8', '--compare-gloo']
+        process = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            self.fail(f'{command} did not end:\n{process.communicate()[0]}')
+        self.assertEqual(process.returncode, 0, output)
+        return output
+
+    def assert_same_result(self, output, result):
+        """Lockstep's and Gloo's results are equal, but for their times."""
+        found = dict(re.findall(rf'^(Lockstep|Gloo): [0-9.]+ s.*({result})', output, re.MULTILINE))
+        self.assertEqual(set(found), {'Lockstep', 'Gloo'}, output)
+        self.assertEqual(found['Lockstep'], found['Gloo'], output)
+
+    def test_pytorch(self):
+        script = os.path.join(EXAMPLES, 'pytorch', 'fashion_mnist.py')
+        for launcher in (('lockstep.run', '-n', '2', '--foreground', '0'),
+                         ('torch.distributed.run', '--standalone', '--nproc-per-node', '2')):
+            with self.subTest(launcher[0]):
+                output = self.run_example('-m', *launcher, script)
+                self.assert_same_result(output, 'test accuracy [0-9.]+%')
+                self.assertIn('Gloo [########################################] 8, loss', output)
+
+    def test_lightning(self):
+        output = self.run_example(os.path.join(EXAMPLES, 'lightning', 'fashion_mnist.py'))
+        self.assert_same_result(output, 'loss [0-9.]+')
+        self.assertIn('8/8', output)
+
+    def test_they_are_short(self):
+        for name in ('pytorch', 'lightning'):
+            with open(os.path.join(EXAMPLES, name, 'fashion_mnist.py')) as file:
+                self.assertLessEqual(len(file.readlines()), 60)
+
+
+if __name__ == '__main__':
+    unittest.main()

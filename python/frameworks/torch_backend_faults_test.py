@@ -1,0 +1,207 @@
+"""The back end "lockstep" when something goes wrong: ranks that die, raise, are interrupted or leave without a word, and a torch that is
+missing or too old. Each test starts the ranks of a scenario: this file again, with the scenario's name."""
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+TIMEOUT_S = 60
+FILE = os.path.abspath(__file__)
+
+
+# ---- Scenarios: what each rank does
+
+_stores = []
+
+
+def begin():
+    import torch.distributed as dist
+    rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    if not _stores:
+        _stores.append(dist.FileStore(os.environ['STORE'], size))
+    dist.init_process_group('lockstep', store=_stores[0], rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
+    return dist, rank
+
+
+def expect(action, *words):
+    """Does it, and exits with 3 unless it raises a DistBackendError with these words, within ten seconds."""
+    import torch.distributed as dist
+    began = time.monotonic()
+    try:
+        action()
+    except dist.DistBackendError as error:
+        late = time.monotonic() - began > 10
+        if all(word in str(error) for word in words) and not late:
+            return error
+        print(f'after {time.monotonic() - began:.1f} s: {error}', file=sys.stderr)
+    else:
+        print('no error', file=sys.stderr)
+    sys.exit(3)
+
+
+def dies():
+    import torch
+    dist, rank = begin()
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 1', 'died')
+    assert error.failed_rank == 1, error.failed_rank
+    expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 1', 'died')
+
+
+def dies_in_a_subgroup():
+    import torch
+    dist, rank = begin()
+    group = dist.new_group([1, 2])
+    if rank == 2:
+        os._exit(1)
+    if rank == 1:
+        expect(lambda: dist.all_reduce(torch.zeros(4), group=group), 'rank 1', 'died')
+    expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 2', 'died')
+
+
+def dies_in_data_parallel():
+    import torch
+    dist, rank = begin()
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for step in range(3):
+        if rank == 1 and step == 2:
+            os._exit(1)
+        if rank == 0 and step == 2:
+            try:
+                net(torch.zeros(4)).sum().backward()
+            except RuntimeError as error:
+                sys.exit(0 if 'rank 1' in str(error) and 'died' in str(error) else 3)
+            sys.exit(4)
+        net(torch.zeros(4)).sum().backward()
+
+
+def raises():
+    import torch
+    dist, rank = begin()
+    dist.barrier()
+    if rank == 1:
+        raise RuntimeError('a worker raised')
+    expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 1', 'a worker raised')
+
+
+def is_interrupted():
+    import torch
+    dist, rank = begin()
+    if rank == 0:
+        for asynchronous in (False, True):
+            threading.Timer(.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                work = dist.all_reduce(torch.ones(1 << 20), async_op=asynchronous)
+                work.wait()
+            except KeyboardInterrupt:
+                if time.monotonic() - began > 5:
+                    sys.exit(3)
+            else:
+                sys.exit(4)
+        dist.send(torch.zeros(1), 1)
+    else:
+        dist.recv(torch.zeros(1), 0)
+        for _ in range(2):
+            tensor = torch.ones(1 << 20)
+            dist.all_reduce(tensor)
+            assert tensor.sum() == 2 * tensor.numel()
+    dist.barrier()
+
+
+def leaves_without_destroy():
+    import torch
+    dist, rank = begin()
+    dist.all_reduce(torch.zeros(4))
+    dist.new_group()
+    dist.barrier()
+
+
+def leaves_with_calls_in_flight():
+    import torch
+    dist, rank = begin()
+    dist.barrier()
+    if rank == 0:
+        futures = [dist.all_reduce(torch.zeros(4), async_op=True).get_future().then(lambda future: future.value()) for _ in range(4)]
+        assert len(futures) == 4
+
+
+def begins_again():
+    """Over one store, whose keys of before may be there."""
+    for _ in range(3):
+        dist, rank = begin()
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+# ---- Tests
+
+class Faults(unittest.TestCase):
+    def check(self, scenario, codes):
+        """Runs it on len(codes) ranks and compares their exit codes."""
+        with tempfile.TemporaryDirectory() as folder:
+            common = {**os.environ, 'OMP_NUM_THREADS': '1', 'WORLD_SIZE': str(len(codes)), 'STORE': os.path.join(folder, 'store')}
+            processes = [subprocess.Popen([sys.executable, FILE, scenario.__name__], env={**common, 'RANK': str(rank)}, text=True,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(len(codes))]
+            try:
+                texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+        self.assertEqual([process.returncode for process in processes], codes, '\n'.join(texts))
+        return texts
+
+    def test_a_rank_that_is_killed_is_named(self):
+        self.check(dies, [0, -signal.SIGKILL])
+
+    def test_a_rank_that_dies_ends_its_subgroup_and_the_world(self):
+        self.check(dies_in_a_subgroup, [0, 0, 1])
+
+    def test_distributed_data_parallel_names_the_rank_that_died(self):
+        self.check(dies_in_data_parallel, [0, 1])
+
+    def test_the_others_of_a_worker_that_raises_learn_it(self):
+        self.assertIn('a worker raised', self.check(raises, [0, 1])[1])
+
+    def test_keyboard_interrupt_ends_a_wait_and_not_the_collective(self):
+        self.check(is_interrupted, [0, 0])
+
+    def test_leaving_without_destroy(self):
+        self.check(leaves_without_destroy, [0, 0])
+
+    def test_leaving_with_calls_in_flight(self):
+        self.check(leaves_with_calls_in_flight, [0, 0])
+
+    def test_beginning_again_over_one_store(self):
+        self.check(begins_again, [0, 0])
+
+
+class Versions(unittest.TestCase):
+    def error(self, code):
+        found = subprocess.run([sys.executable, '-c', code + '; import lockstep.torch'], capture_output=True, text=True, timeout=TIMEOUT_S)
+        self.assertEqual(found.returncode, 1)
+        return found.stderr.strip().splitlines()[-1]
+
+    def test_no_torch(self):
+        self.assertEqual(self.error('import sys; sys.modules["torch"] = None'), 'ImportError: lockstep.torch needs PyTorch 2.14 or later, '
+                         "which cannot be imported: pip install 'torch>=2.14'")
+
+    def test_an_old_torch(self):
+        self.assertEqual(self.error('import sys, types; sys.modules["torch"] = types.SimpleNamespace(__version__="2.13.1+cpu")'),
+                         "ImportError: lockstep.torch needs PyTorch 2.14 or later, and this is 2.13.1+cpu: pip install 'torch>=2.14'")
+
+
+if __name__ == '__main__':
+    if 'STORE' in os.environ:
+        globals()[sys.argv[1]]()
+    else:
+        unittest.main()

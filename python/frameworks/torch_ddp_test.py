@@ -1,0 +1,960 @@
+"""lockstep.torch.DistributedDataParallel beside torch's over Gloo, on two ranks."""
+
+import contextlib
+import copy
+import datetime
+import gc
+import io
+import itertools
+import os
+import pickle
+import time
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import (debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook,
+                                                         quantization_hooks)
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.nn.parallel.distributed import _MixedPrecision
+from torch.utils.checkpoint import checkpoint
+
+import lockstep
+import ranks
+from lockstep.torch import DistributedDataParallel
+
+STEPS = 20
+
+
+class Convolutional(nn.Module):
+    """Convolutions (one channels_last), batch normalisation, an unused and a shared parameter where asked for."""
+
+    def __init__(self, unused=False, shared=False):
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm2d(4)
+        self.first = nn.Linear(4 * 36, 10)
+        self.second = nn.Linear(10, 10)
+        self.tied = nn.Linear(10, 10)
+        if shared:
+            self.tied.weight = self.second.weight
+        self.left, self.right = nn.Linear(10, 3), nn.Linear(10, 3)
+        self.unused = nn.Linear(5, 5) if unused else None
+
+    def forward(self, x, way=None):
+        x = torch.relu(self.norm(self.convolution(x))).flatten(1)
+        x = torch.relu(self.tied(torch.relu(self.second(torch.relu(self.first(x))))))
+        # Which branch is used differs between ranks.
+        return self.left(x) if way == 0 else self.right(x) if way == 1 else self.left(x) + self.right(x)
+
+
+def inputs(step, rank):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(4, 1, 8, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator)
+
+
+def train(model, steps=STEPS, micro=1, way=None, momentum=0.9, set_to_none=True, clip=False):
+    """SGD; returns the losses. micro: backwards a step, all but the last in no_sync()."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    losses = []
+    for step in range(steps):
+        for part in range(micro):
+            x, y = inputs(step * micro + part, RANK)
+            with model.no_sync() if part + 1 < micro else contextlib.nullcontext():
+                outputs = model(x) if way is None else model(x, way(step))
+                loss = nn.functional.cross_entropy(outputs, y)
+                loss.backward()
+        if clip:
+            losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).item())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        losses.append(loss.item())
+    return losses
+
+
+def quiet(call, *arguments, **options):
+    """DDP warns of what these tests do on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return call(*arguments, **options)
+
+
+class Case(unittest.TestCase):
+
+    def setUp(self):
+        torch.manual_seed(7)
+        warnings.simplefilter('ignore')
+
+    def pair(self, make=Convolutional, **options):
+        """Two modules with the same parameters: ours, and torch's over Gloo."""
+        torch.manual_seed(11)
+        module = make()
+        other = copy.deepcopy(module)
+        return DistributedDataParallel(module, **options), quiet(TorchDDP, other, process_group=GLOO, **options)
+
+    def assert_same(self, ours, theirs):
+        theirs = theirs.state_dict()
+        for name, value in ours.state_dict().items():
+            self.assertTrue(torch.equal(value, theirs[name]), f'{name}: {(value - theirs[name]).abs().max()}')
+
+    def assert_close(self, ours, theirs, **tolerance):
+        theirs = theirs.state_dict()
+        for name, value in ours.state_dict().items():
+            torch.testing.assert_close(value, theirs[name], **tolerance)
+
+    def assert_equal_on_ranks(self, model):
+        flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+        all_of_them = [torch.empty_like(flat) for _ in range(WORLD)]
+        dist.all_gather(all_of_them, flat)
+        for other in all_of_them:
+            self.assertTrue(torch.equal(flat, other))
+
+
+class EqualsTorch(Case):
+    """20 steps, bit for bit."""
+
+    def test_every_combination_of_options(self):
+        options = itertools.product((False, True), (False, True), (False, True), (1, 3), (None, default_hooks.allreduce_hook))
+        for static, find_unused, views, micro, hook in options:
+            with self.subTest(static_graph=static, find_unused=find_unused, views=views, micro=micro, hook=hook):
+                unused = static or find_unused
+                ours, theirs = self.pair(lambda: Convolutional(unused), static_graph=static, find_unused_parameters=find_unused,
+                                         gradient_as_bucket_view=views)
+                if hook is not None:
+                    ours.register_comm_hook(None, hook)
+                    theirs.register_comm_hook(GLOO, hook)
+                if static:  # torch's first backward of a static graph cannot be in no_sync()
+                    train(ours, steps=1), train(theirs, steps=1)
+                self.assertEqual(train(ours, micro=micro), train(theirs, micro=micro))
+                self.assert_same(ours, theirs)
+                if unused:
+                    self.assertIsNone(ours.module.unused.weight.grad)
+
+    def test_ranks_that_use_different_parameters(self):
+        for views, set_to_none in itertools.product((False, True), (False, True)):
+            with self.subTest(views=views, set_to_none=set_to_none):
+                ours, theirs = self.pair(lambda: Convolutional(True), find_unused_parameters=True, gradient_as_bucket_view=views)
+                for model in (ours, theirs):
+                    train(model, way=lambda step: (step + RANK) % 2, set_to_none=set_to_none)
+                self.assert_same(ours, theirs)
+
+    def test_shared_weights_clipping_and_small_buckets(self):
+        ours, theirs = self.pair(lambda: Convolutional(shared=True), bucket_cap_mb=0.0001)
+        self.assertEqual(train(ours, clip=True), train(theirs, clip=True))
+        self.assert_same(ours, theirs)
+        self.assertGreater(ours._averager.reducer.bucket_count, 3)
+
+    def test_bfloat16_and_float64_parameters(self):
+        def make():
+            return nn.Sequential(nn.Linear(6, 5).double(), Cast(torch.bfloat16), nn.Linear(5, 3).bfloat16(), Cast(torch.float32))
+        ours, theirs = self.pair(make)
+        for model in (ours, theirs):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.full((4, 6), 0.02 * (step + RANK), dtype=torch.float64)).square().sum().backward()
+                optimizer.step()
+        self.assert_same(ours, theirs)
+
+    def test_checkpointing(self):
+        class Blocks(nn.Module):
+            def __init__(self, reentrant):
+                super().__init__()
+                self.reentrant = reentrant
+                self.stem, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+                self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
+
+            def forward(self, x):
+                x = self.stem(x)
+                for block in self.blocks:
+                    x = checkpoint(block, x, use_reentrant=self.reentrant)
+                return self.head(x)
+
+        for reentrant, options in ((True, {}), (False, {}), (True, {'static_graph': True}), (False, {'find_unused_parameters': True}),
+                                   (True, {'gradient_as_bucket_view': True, 'static_graph': True})):
+            with self.subTest(reentrant=reentrant, **options):
+                ours, theirs = self.pair(lambda: Blocks(reentrant), **options)
+                for model in (ours, theirs):
+                    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+                    for step in range(STEPS):
+                        optimizer.zero_grad()
+                        model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
+                        optimizer.step()
+                self.assert_same(ours, theirs)
+
+    def test_a_block_checkpointed_twice(self):
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem, self.block = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                x = self.stem(x)
+                return checkpoint(self.block, checkpoint(self.block, x, use_reentrant=True), use_reentrant=True)
+
+        for views in (False, True):
+            ours, theirs = self.pair(Twice, static_graph=True, gradient_as_bucket_view=views)
+            for model in (ours, theirs):
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+                for step in range(STEPS):
+                    optimizer.zero_grad()
+                    model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
+                    optimizer.step()
+            self.assert_same(ours, theirs)
+        # Without static_graph torch refuses it, too.
+        ours = DistributedDataParallel(Twice())
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, 'block'):
+            ours(torch.ones(2, 8)).sum().backward()
+
+    def test_everything_behind_reentrant_checkpoints(self):
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                x = x.requires_grad_()
+                return checkpoint(self.second, checkpoint(self.first, x, use_reentrant=True), use_reentrant=True)
+
+        ours, theirs = self.pair(Whole)
+        for model in (ours, theirs):
+            model(torch.full((2, 8), 1.0 + RANK)).sum().backward()
+        for one, other in zip(ours.parameters(), theirs.parameters()):
+            self.assertTrue(torch.equal(one.grad, other.grad))
+
+    def test_sparse_embeddings(self):
+        class Words(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words, self.bag = nn.Embedding(50, 4, sparse=True), nn.EmbeddingBag(20, 4, sparse=True)
+                self.out = nn.Linear(4, 2)
+
+            def forward(self, indices):
+                return self.out(self.words(indices).sum(1) + self.bag(indices % 20))
+
+        for options in ({}, {'gradient_as_bucket_view': True}, {'find_unused_parameters': True}):
+            with self.subTest(**options):
+                ours, theirs = self.pair(Words, **options)
+                for model in (ours, theirs):
+                    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+                    for step in range(STEPS):
+                        optimizer.zero_grad()
+                        generator = torch.Generator().manual_seed(100 * step + RANK)
+                        model(torch.randint(0, 50, (3, 5), generator=generator)).square().sum().backward()
+                        optimizer.step()
+                self.assertTrue(ours.module.words.weight.grad.is_sparse)
+                self.assert_same(ours, theirs)
+
+    def test_join(self):
+        for initial, views, find_unused in ((True, False, False), (False, False, False), (False, True, False), (True, False, True)):
+            with self.subTest(divide_by_initial_world_size=initial, views=views, find_unused=find_unused):
+                ours, theirs = self.pair(gradient_as_bucket_view=views, find_unused_parameters=find_unused)
+                with ours.join(divide_by_initial_world_size=initial):
+                    train(ours, steps=4 + 3 * RANK)
+                with theirs.join(divide_by_initial_world_size=initial):
+                    train(theirs, steps=4 + 3 * RANK)
+                self.assert_same(ours, theirs)
+                self.assert_equal_on_ranks(ours)
+
+    def test_join_of_several_with_no_sync_and_steps_behind_it(self):
+        ours, theirs = self.pair()
+        more = DistributedDataParallel(nn.Linear(2, 2))
+        with Join([ours, more]):
+            for step in range(3 + 2 * RANK):
+                train(ours, steps=1)
+                more(torch.ones(1, 2)).sum().backward()
+        with Join([theirs]):
+            for step in range(3 + 2 * RANK):
+                train(theirs, steps=1)
+        self.assert_same(ours, theirs)
+        for model in (ours, theirs):
+            with model.join():
+                train(model, steps=3 + 2 * RANK, micro=2)
+            train(model)
+        self.assert_same(ours, theirs)
+
+    def test_join_ends_early(self):
+        ours = DistributedDataParallel(Convolutional())
+        with self.assertRaisesRegex(RuntimeError, 'exhausted'):
+            with ours.join(throw_on_early_termination=True):
+                train(ours, steps=2 + RANK)
+
+    def test_optimizers_in_backward(self):
+        for options in ({}, {'gradient_as_bucket_view': True}, {'bucket_cap_mb': 0.0001}):
+            with self.subTest(**options):
+                # torch's DDP cannot do it without a device: it takes the same steps after each backward.
+                ours, theirs = self.pair(**options)
+                _apply_optimizer_in_backward(torch.optim.SGD, ours.module.parameters(), {'lr': 0.05, 'momentum': 0.9})
+                for step in range(STEPS):
+                    x, y = inputs(step, RANK)
+                    nn.functional.cross_entropy(ours(x), y).backward()
+                train(theirs)
+                self.assertTrue(all(parameter.grad is None for parameter in ours.parameters()))
+                self.assert_same(ours, theirs)
+
+    def test_delayed_parameters(self):
+        torch.manual_seed(11)
+        ours, plain = Convolutional(), Convolutional()
+        plain.load_state_dict(ours.state_dict())
+        late = [(f'first.{name}', parameter) for name, parameter in ours.first.named_parameters()]
+        ours = DistributedDataParallel(ours, delay_all_reduce_named_params=late, param_to_hook_all_reduce=ours.convolution.weight)
+        plain = TorchDDP(plain, process_group=GLOO)
+        train(ours), train(plain)
+        self.assert_same(ours, plain)
+
+    def test_compiled_modules(self):
+        for options in ({}, {'find_unused_parameters': True}):
+            torch._dynamo.reset()
+            ours, theirs = self.pair(**options)
+            outputs = [train(torch.compile(model, backend='aot_eager'), steps=5) for model in (ours, theirs)]
+            self.assertEqual(*outputs)
+            self.assert_same(ours, theirs)
+
+    def test_over_a_group_of_gloo(self):
+        torch.manual_seed(11)
+        module = Convolutional()
+        other = copy.deepcopy(module)
+        ours = [DistributedDataParallel(copy.deepcopy(module), process_group=GLOO) for _ in range(2)]
+        theirs = TorchDDP(other, process_group=GLOO)
+        for model in (*ours, theirs):
+            train(model)
+        self.assert_same(ours[0], theirs)
+        self.assert_same(ours[1], theirs)
+
+
+class Cast(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x):
+        return x.to(self.dtype)
+
+
+class Hooks(Case):
+
+    def test_built_in_ones(self):
+        # Rounded to 16 bits in another order than torch's.
+        for name, hook in (('fp16_compress', default_hooks.fp16_compress_hook), ('bf16_compress', default_hooks.bf16_compress_hook)):
+            ours, theirs = self.pair()
+            ours.register_comm_hook(None, name)
+            # torch's check wants CUDA for bfloat16.
+            dist._register_comm_hook(theirs.reducer, GLOO, hook)
+            train(ours, steps=3), train(theirs, steps=3)
+            self.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+        ours, theirs = self.pair()
+        ours._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        self.assertEqual(train(ours), train(theirs))
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        ours.register_comm_hook(None, debugging_hooks.noop_hook)
+        ours(torch.full((1, 2), 1.0 + RANK)).sum().backward()
+        self.assertEqual(ours.module.weight.grad[0, 0].item(), 1.0 + RANK)
+
+    def test_torchs_hooks_as_callbacks(self):
+        group = dist.new_group()
+        made = {
+            'allreduce': lambda model, group: model.register_comm_hook(group, default_hooks.allreduce_hook),
+            'fp16_wrapper': lambda model, group: model.register_comm_hook(
+                group, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
+            'powerSGD': lambda model, group: model.register_comm_hook(
+                powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=3), powerSGD_hook.powerSGD_hook),
+            'post_localSGD': lambda model, group: model.register_comm_hook(
+                post_localSGD_hook.PostLocalSGDState(group, None, start_localSGD_iter=30), post_localSGD_hook.post_localSGD_hook),
+        }
+        for name, register in made.items():
+            with self.subTest(hook=name):
+                ours, theirs = self.pair()
+                register(ours, group), register(theirs, GLOO)
+                losses = train(ours), train(theirs)
+                for one, other in zip(*losses):
+                    self.assertAlmostEqual(one, other, delta=0.05)
+                if name in ('allreduce', 'post_localSGD'):
+                    self.assert_same(ours, theirs)
+                self.assert_equal_on_ranks(ours)
+
+    def test_a_fused_optimizer(self):
+        ours, theirs = self.pair()
+        for model in (ours, theirs):
+            model._register_fused_optim(torch.optim.SGD, 0.05)
+            for step in range(5):
+                x, y = inputs(step, RANK)
+                nn.functional.cross_entropy(model(x), y).backward()
+                model.zero_grad()
+        self.assert_same(ours, theirs)
+
+    def test_quantised_buckets_have_no_garbage_between_gradients(self):
+        ours = DistributedDataParallel(Convolutional())
+        ours.register_comm_hook(dist.new_group(), quantization_hooks.quantization_pertensor_hook)
+        self.assertTrue(all(map(torch.isfinite, map(torch.tensor, train(ours, steps=5)))))
+
+    def test_what_a_bucket_says(self):
+        seen = []
+
+        def hook(state, bucket):
+            seen.append((state, bucket.index(), bucket.is_last()))
+            self.assertEqual({id(each) for each in bucket.parameters()}, {id(each) for each in state.parameters()})
+            self.assertEqual([each.shape for each in bucket.parameters()], [each.shape for each in bucket.gradients()])
+            future = torch.futures.Future()
+            for gradient in bucket.gradients():
+                gradient.fill_(3)
+            future.set_result(bucket.buffer() * 2)
+            return future
+
+        module = nn.Linear(3, 2)
+        ours = DistributedDataParallel(module)
+        ours.register_comm_hook(module, hook)
+        ours(torch.ones(1, 3)).sum().backward()
+        self.assertEqual(seen, [(module, 0, True)])
+        self.assertEqual(module.weight.grad[1, 2].item(), 6)
+        self.assertIn('hook', ours._get_ddp_logging_data()['comm_hook'])
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, 'registered already'):
+            ours.register_comm_hook(None, hook)
+
+    def test_sparse_gradients_in_a_hook(self):
+        def hook(_, bucket):
+            self.assertTrue(bucket.buffer().is_sparse)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer() * 5)
+            return future
+        module = nn.Embedding(6, 2, sparse=True)
+        ours = DistributedDataParallel(module)
+        ours.register_comm_hook(None, hook)
+        ours(torch.tensor([1, 1, 4])).sum().backward()
+        self.assertEqual(module.weight.grad.to_dense()[:, 0].tolist(), [0, 10, 0, 0, 5, 0])
+
+    def test_hooks_that_fail_and_that_are_none(self):
+        def fail(_, bucket):
+            if RANK == 1 and ours._averager.steps == 1:
+                raise ZeroDivisionError('by zero')
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        ours.register_comm_hook(None, fail)
+        with self.assertRaisesRegex(lockstep.Error, 'ZeroDivisionError: by zero'):
+            ours(torch.ones(1, 2)).sum().backward()
+        ours.zero_grad()
+        ours(torch.ones(1, 2)).sum().backward()
+        self.assertEqual(ours.module.weight.grad[0, 0].item(), 1)
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        with self.assertRaises(TypeError):
+            ours.register_comm_hook(None, 3)
+
+        def wrong(_, bucket: int):
+            pass
+        with self.assertRaisesRegex(ValueError, 'annotation'):
+            ours.register_comm_hook(None, wrong)
+        ours.register_comm_hook(None, lambda state, bucket: bucket.buffer())
+        with self.assertRaisesRegex(lockstep.Error, 'not a torch.futures.Future'):
+            ours(torch.ones(1, 2)).sum().backward()
+
+
+class Passes(Case):
+    """Which backward passes average, and when."""
+
+    def setUp(self):
+        super().setUp()
+        self.module = nn.Linear(2, 2, bias=False)
+        self.ours = DistributedDataParallel(self.module)
+        self.x = torch.full((1, 2), 1.0 + RANK)
+
+    def grad(self):
+        return self.module.weight.grad[0, 0].item()
+
+    def test_no_sync_is_about_the_forward_pass(self):
+        with self.ours.no_sync():
+            inside = self.ours(self.x).sum()
+        inside.backward()
+        self.assertEqual(self.grad(), 1 + RANK)
+        outside = self.ours(self.x).sum()
+        with self.ours.no_sync():
+            outside.backward()
+        self.assertEqual(self.grad(), 3)
+
+    def test_one_backward_of_two_forwards_one_of_them_in_no_sync(self):
+        with self.ours.no_sync():
+            loss = self.ours(self.x).sum()
+        (loss + self.ours(self.x).sum()).backward()
+        self.assertEqual(self.grad(), 3)
+
+    def test_two_backwards_of_one_forward(self):
+        loss = self.ours(self.x).sum()
+        loss.backward(retain_graph=True)
+        self.assertEqual(self.grad(), 1.5)
+        loss.backward()
+        self.assertEqual(self.grad(), 3)
+
+    def test_two_forwards_before_two_backwards_with_batch_norm(self):
+        ours = DistributedDataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+        for mode in (True, False):
+            ours.train(mode)
+            losses = [ours(torch.randn(4, 2)).sum() for _ in range(2)]
+            for loss in losses:
+                loss.backward()
+
+    def test_gradients_of_inputs(self):
+        x = self.x.clone().requires_grad_()
+        outputs = self.ours(x).square().sum()
+        gradient, = torch.autograd.grad(outputs, x, create_graph=True)
+        self.assertIsNone(self.module.weight.grad)
+        gradient.square().sum().backward()
+        self.assert_equal_gradients()
+        outputs = self.ours(x).square().sum()
+        before = self.grad()
+        torch.autograd.grad(outputs, list(self.ours.parameters()))
+        self.assertEqual(self.grad(), before)
+
+    def assert_equal_gradients(self):
+        gradient = self.module.weight.grad
+        others = [torch.empty_like(gradient) for _ in range(WORLD)]
+        dist.all_gather(others, gradient)
+        for other in others:
+            self.assertTrue(torch.equal(other, gradient))
+
+    def test_gradients_with_a_graph(self):
+        with self.assertWarnsRegex(UserWarning, 'higher-order'):
+            self.ours(self.x).square().sum().backward(create_graph=True)
+        self.assert_equal_gradients()
+
+    def test_a_frozen_module_passes_gradients_through(self):
+        # As a discriminator does while its generator trains.
+        x = self.x.clone().requires_grad_()
+        self.module.requires_grad_(False)
+        self.ours(x).sum().backward()
+        self.assertIsNotNone(x.grad)
+        self.module.requires_grad_(True)
+        self.ours(x).sum().backward()
+        self.assertEqual(self.grad(), 1.5)
+
+    def test_a_rank_that_uses_nothing(self):
+        ours = DistributedDataParallel(Gate(), find_unused_parameters=True)
+        x = torch.ones(1, 2, requires_grad=True)
+        ours(x, RANK == 0).sum().backward()
+        self.assertEqual(ours.module.inner.weight.grad[0, 0].item(), 0.5)
+
+    def test_outputs_in_containers_and_of_many_kinds(self):
+        class Many(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(2, 2)
+
+            def forward(self, x):
+                y = self.inner(x)
+                return {'a': [y, (y * 2, 'text')], 'b': None, 'plain': x}
+
+        ours = DistributedDataParallel(Many())
+        outputs = ours(self.x)
+        outputs['a'][0].add_(1)  # in place: outputs are the module's own
+        outputs['a'][1][0].sum().backward()
+        self.assertEqual(ours.module.inner.bias.grad.tolist(), [2, 2])
+
+    def test_parameters_used_outside_of_forward(self):
+        loss = self.ours(self.x).sum() + self.module.weight.sum()
+        loss.backward()
+        self.assertEqual(self.grad(), 2.5)
+
+    def test_collectives_inside_backward(self):
+        def collective(gradient):
+            gradient = gradient.clone()
+            dist.all_reduce(gradient)
+            return gradient
+        hidden = self.ours(self.x)
+        hidden.register_hook(collective)
+        hidden.sum().backward()
+        self.assertEqual(self.grad(), 3)
+
+    def test_two_wrappers_on_one_group(self):
+        other = DistributedDataParallel(nn.Linear(2, 2, bias=False))
+        (self.ours(self.x).sum() + other(self.x).sum() * 2).backward()
+        self.assertEqual(self.grad(), 1.5)
+        self.assertEqual(other.module.weight.grad[0, 0].item(), 3)
+
+    def test_a_backward_that_stops_half_way(self):
+        stop = [True]
+
+        def fail(gradient):
+            if stop[0] and RANK == 1:
+                raise ZeroDivisionError('in a hook')
+        module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        ours = DistributedDataParallel(module)
+        module[0].weight.register_hook(fail)
+        if RANK == 1:
+            with self.assertRaisesRegex(ZeroDivisionError, 'in a hook'):
+                ours(self.x).sum().backward()
+        else:
+            with self.assertRaisesRegex(lockstep.FailedPrecondition, "rank 1.*'0.weight'"):
+                ours(self.x).sum().backward()
+        stop[0] = False
+        ours.zero_grad()
+        ours(self.x).sum().backward()
+        self.assertEqual(module[1].bias.grad.tolist(), [1, 1])
+
+    def test_averaging_without_a_backward(self):
+        with self.ours.no_sync():
+            self.ours(self.x).sum().backward()
+        self.ours.average_gradients()
+        self.assertEqual(self.grad(), 1.5)
+
+    def test_finalizing_by_hand(self):
+        with self.assertRaises(lockstep.FailedPrecondition):
+            self.ours.finalize_backward()
+        self.ours.require_manual_backward_finalization = True
+        for step in range(1, 3):
+            self.ours(self.x).sum().backward()
+            self.ours.finalize_backward()
+            self.assertEqual(self.grad(), 1.5 * step)
+
+    def test_an_optimizer_step_of_ones_own(self):
+        def step(parameters):
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter -= parameter.grad
+        ours = DistributedDataParallel(nn.Linear(2, 2), optimizer_step=step)
+        before = ours.module.weight.detach().clone()
+        ours(self.x).sum().backward()
+        self.assertTrue(torch.equal(ours.module.weight, before - 1.5))
+
+        def fail(parameters):
+            raise ZeroDivisionError('by zero')
+        ours = DistributedDataParallel(nn.Linear(2, 2), optimizer_step=fail)
+        with self.assertRaisesRegex(lockstep.Error, 'ZeroDivisionError: by zero'):
+            ours(self.x).sum().backward()
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x, used):
+        return self.inner(x) if used else x * 2
+
+
+class Modules(Case):
+    """What becomes of the module, its buffers and its state."""
+
+    def test_state_dicts(self):
+        ours, theirs = self.pair()
+        self.assertEqual(list(ours.state_dict()), list(theirs.state_dict()))
+        plain = Convolutional()
+        nn.modules.utils.consume_prefix_in_state_dict_if_present(state := ours.state_dict(), 'module.')
+        plain.load_state_dict(state)
+        theirs.load_state_dict(ours.state_dict())
+        ours.load_state_dict(theirs.state_dict())
+        train(ours)
+        theirs.load_state_dict(ours.state_dict())
+        self.assert_same(ours, theirs)
+        self.assertIsInstance(ours, TorchDDP)
+
+    def test_copies_and_pickles(self):
+        ours, theirs = self.pair(find_unused_parameters=True)
+        train(ours, steps=3), train(theirs, steps=3)
+        stream = io.BytesIO()
+        torch.save(ours, stream)
+        stream.seek(0)
+        for copied in (copy.deepcopy(ours), torch.load(stream, weights_only=False)):
+            self.assertTrue(copied.find_unused_parameters)
+            before = {name: value.clone() for name, value in ours.state_dict().items()}
+            train(copied, steps=3)
+            self.assert_equal_on_ranks(copied)
+            for name, value in ours.state_dict().items():
+                self.assertTrue(torch.equal(value, before[name]))
+        with self.assertRaisesRegex(RuntimeError, 'default process'):
+            pickle.dumps(DistributedDataParallel(nn.Linear(2, 2), process_group=GLOO))
+
+    def test_the_start_is_rank_0s(self):
+        torch.manual_seed(RANK)
+        module = Convolutional()
+        module.norm.running_mean.fill_(RANK)
+        module.frozen = nn.Parameter(torch.full((3, 4), float(RANK)).t(), requires_grad=False)
+        module.register_buffer('halved', torch.full((3,), float(RANK)).half()[::2])
+        module.register_buffer('kind', torch.full((3,), RANK, dtype=torch.int16))
+        ours = DistributedDataParallel(module)
+        self.assert_equal_on_ranks(ours)
+        for tensor in (module.norm.running_mean, module.frozen, module.halved, module.kind):
+            self.assertEqual(tensor.abs().sum().item(), 0)
+        torch.manual_seed(RANK)
+        module = Convolutional()
+        DistributedDataParallel(module, init_sync=False)
+        self.assertEqual(bool(torch.equal(module.left.weight, ours.module.left.weight)), RANK == 0)
+        module.norm.running_mean.fill_(RANK)
+        DistributedDataParallel(module, broadcast_buffers=False)
+        self.assertEqual(module.norm.running_mean[0].item(), RANK)
+
+    def test_buffers(self):
+        module = nn.Sequential(nn.Linear(2, 2))
+        module.register_buffer('kept', torch.zeros(3))
+        ours = DistributedDataParallel(module)
+        x = torch.ones(1, 2)
+
+        def after(action, forward=lambda: ours(x)):
+            module.kept = torch.full((3,), 5.0 + RANK)  # another tensor
+            action()
+            forward()
+            return module.kept[0].item()
+
+        self.assertEqual(after(lambda: ours(x).sum().backward()), 5)
+        with torch.no_grad():
+            # Like DDP's: the first evaluation still gets them, the ones behind it do not.
+            self.assertEqual(after(lambda: None), 5)
+            self.assertEqual(after(lambda: None), 5 + RANK)
+        self.assertEqual(after(lambda: None), 5 + RANK)
+        self.assertEqual(after(lambda: None), 5)
+        with ours.no_sync():
+            ours(x)
+        self.assertEqual(after(lambda: None), 5 + RANK)
+        ours.forward_sync_buffers = False
+        self.assertEqual(after(lambda: ours(x)), 5 + RANK)
+
+    def test_ignored_parameters_and_buffers(self):
+        module = Convolutional()
+        for kind in (DistributedDataParallel, TorchDDP):
+            kind._set_params_and_buffers_to_ignore_for_model(module, ['left.weight', 'norm.running_mean'])
+        module.left.weight.data.fill_(0.1 * RANK)
+        module.norm.running_mean.fill_(RANK)
+        ours = DistributedDataParallel(module)
+        self.assertEqual((module.left.weight[0, 0].item(), module.norm.running_mean[0].item()), (torch.tensor(0.1 * RANK).item(), RANK))
+        x, y = inputs(0, RANK)
+        nn.functional.cross_entropy(ours(x), y).backward()
+        mine = module.left.weight.grad
+        other = [torch.empty_like(mine) for _ in range(WORLD)]
+        dist.all_gather(other, mine)
+        self.assertFalse(torch.equal(*other))
+
+    def test_gradients_are_views_of_buckets(self):
+        ours = DistributedDataParallel(Convolutional(), gradient_as_bucket_view=True)
+        train(ours, steps=2, set_to_none=False)
+        addresses = [parameter.grad.data_ptr() for parameter in ours.parameters()]
+        train(ours, steps=2, set_to_none=True)
+        self.assertEqual(addresses, [view.data_ptr() for view in ours._averager._views])
+        x, y = inputs(0, RANK)
+        nn.functional.cross_entropy(ours(x), y).backward()
+        parameters = list(ours.parameters())
+        self.assertEqual(addresses, [parameter.grad.data_ptr() for parameter in parameters])
+        self.assertIn('gradient_as_bucket_view', ours._get_ddp_logging_data())
+        gradients = [parameter.grad for parameter in parameters]
+        before = [gradient.clone() for gradient in gradients]
+        del ours, parameters
+        gc.collect()
+        for gradient, value in zip(gradients, before):
+            self.assertTrue(torch.equal(gradient, value))
+            gradient.detach_().zero_()
+
+    def test_mixed_precision(self):
+        for dtypes in ({'param_dtype': torch.bfloat16}, {'param_dtype': torch.bfloat16, 'reduce_dtype': torch.float32},
+                       {'reduce_dtype': torch.float16}, {'param_dtype': torch.bfloat16, 'buffer_dtype': torch.bfloat16}):
+            for options in ({}, {'gradient_as_bucket_view': True}, {'find_unused_parameters': True}):
+                with self.subTest(**dtypes, **options):
+                    seen = []
+                    torch.manual_seed(11)
+                    module = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+                    module.register_buffer('scale', torch.ones(3))
+                    module.register_buffer('count', torch.ones(3, dtype=torch.int64))
+                    plain = TorchDDP(copy.deepcopy(module), process_group=GLOO)
+                    module[0].register_forward_hook(lambda _, given, made: seen.append((given[0].dtype, made.dtype)))
+                    ours = DistributedDataParallel(module, mixed_precision=_MixedPrecision(**dtypes), **options)
+                    for model in (ours, plain):
+                        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+                        for step in range(8):
+                            x = torch.randn(8, 6, generator=torch.Generator().manual_seed(2 * step + RANK))
+                            with model.no_sync() if step % 2 else contextlib.nullcontext():
+                                model(x).float().square().mean().backward()
+                            if step % 2 == 0:
+                                optimizer.step()
+                                optimizer.zero_grad()
+                    low = dtypes.get('param_dtype', torch.float32)
+                    self.assertEqual(set(seen), {(low, low)})
+                    self.assertEqual((module.scale.dtype, module.count.dtype), (dtypes.get('buffer_dtype', torch.float32), torch.int64))
+                    self.assertEqual({parameter.dtype for parameter in module.parameters()}, {torch.float32})
+                    for one, other in zip(ours.parameters(), plain.parameters()):
+                        torch.testing.assert_close(one, other, rtol=0.1, atol=0.02)
+                    self.assert_equal_on_ranks(ours)
+                    with torch.no_grad():
+                        self.assertEqual(ours(torch.ones(8, 6)).dtype, low)
+                    self.assertEqual(module[0].weight.dtype, torch.float32)
+        with self.assertRaisesRegex(lockstep.InvalidArgument, 'reduce_dtype torch.float64'):
+            DistributedDataParallel(nn.Linear(2, 2), mixed_precision=_MixedPrecision(reduce_dtype=torch.float64))
+
+    def test_logging_data(self):
+        ours, theirs = self.pair(find_unused_parameters=True)
+        train(ours, steps=4), train(theirs, steps=4)
+        mine, others = ours._get_ddp_logging_data(), theirs._get_ddp_logging_data()
+        # Gloo's own, and what is only there now and then.
+        missing = {key for key in others if key not in mine and 'gloo' not in key}
+        self.assertEqual(missing, set())
+        for key in ('module_name', 'world_size', 'rank', 'num_parameter_tensors', 'total_parameter_size_bytes', 'find_unused_parameters',
+                    'broadcast_buffers', 'output_device', 'bucket_cap_bytes', 'has_sync_bn', 'is_multi_device_module'):
+            self.assertEqual(int(mine[key]) if isinstance(others[key], int) else mine[key], others[key], key)
+        ours._set_ddp_runtime_logging_sample_rate(1)
+        self.assertEqual(mine['backend_name'], 'lockstep')
+
+    def test_another_process_group(self):
+        ours, theirs = self.pair(gradient_as_bucket_view=True)
+        train(ours), train(theirs)
+        ours._update_process_group(GLOO)
+        train(ours), train(theirs)
+        self.assert_same(ours, theirs)
+
+    def test_wrapping_again(self):
+        module = Convolutional()
+        first = DistributedDataParallel(module)
+        train(first, steps=2)
+        first.close()
+        first.close()
+        second = DistributedDataParallel(module)
+        train(second, steps=2)
+        self.assert_equal_on_ranks(second)
+
+    def test_wrappers_come_and_go(self):
+        for _ in range(20):
+            ours = DistributedDataParallel(nn.Linear(100, 100))
+            ours(torch.ones(1, 100)).sum().backward()
+            if RANK == 1:
+                time.sleep(0.005)
+        del ours
+        gc.collect()
+        self.assertFalse([each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)])
+
+
+class Mistakes(Case):
+
+    def refused(self, kind, text, *arguments, **options):
+        with self.assertRaisesRegex(kind, text):
+            DistributedDataParallel(*arguments, **options)
+
+    def test_arguments(self):
+        bad = lockstep.InvalidArgument
+        self.refused(bad, 'no parameter that requires a gradient', nn.ReLU())
+        self.refused(bad, 'no parameter that requires a gradient', nn.Linear(2, 2).requires_grad_(False))
+        self.refused(bad, 'no option colour', nn.Linear(2, 2), colour=1)
+        self.refused(bad, 'leave them out', nn.Linear(2, 2), device_ids=[0])
+        self.refused(bad, 'leave them out', nn.Linear(2, 2), output_device=0)
+        self.refused(bad, 'one device', nn.Linear(2, 2), device_ids=[0, 1])
+        self.refused(bad, 'SyncBatchNorm only works on GPUs', nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
+        self.refused(bad, 'run a forward pass before', nn.LazyLinear(2))
+        self.refused(bad, "no dtype 'complex32'.*ignore", Holder(torch.ones(2, dtype=torch.complex32)))
+        self.refused(bad, 'both, or none', nn.Linear(2, 2), param_to_hook_all_reduce=nn.Parameter(torch.ones(1)))
+        self.refused(bad, 'parameters of the module', nn.Linear(2, 2), param_to_hook_all_reduce=nn.Parameter(torch.ones(1)),
+                     delay_all_reduce_named_params=[])
+
+    def test_ranks_that_differ(self):
+        self.refused(lockstep.FailedPrecondition, "weight.*differ|differ.*weight|rank 1", nn.Linear(2 + RANK, 2))
+        self.refused(lockstep.FailedPrecondition, 'static_graph', nn.Linear(2, 2), static_graph=RANK == 1)
+
+    def test_an_unused_parameter_is_named_with_the_remedy(self):
+        ours = DistributedDataParallel(Convolutional(unused=True))
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, r"unused\.weight.*find_unused_parameters=True"):
+            train(ours, steps=1)
+
+    def test_a_changed_module(self):
+        def added(module):
+            module.extra = nn.Linear(2, 2)
+
+        def replaced(module):
+            module.left.weight = nn.Parameter(torch.zeros(3, 10))
+
+        def removed(module):
+            module.left.bias = None
+
+        def moved(module):
+            module.left.to(torch.float64)
+
+        def thawed(module):
+            module.second.requires_grad_(True)
+
+        for change, text in ((added, r"'extra.weight' is new.*wrap it again"), (replaced, "'left.weight' is another one"),
+                             (removed, "'left.bias' is gone"), (thawed, "'second.weight' requires a gradient now")):
+            module = Convolutional()
+            module.second.requires_grad_(False)
+            ours = DistributedDataParallel(module)
+            train(ours, steps=1)
+            change(module)
+            with self.assertRaisesRegex(lockstep.FailedPrecondition, text):
+                train(ours, steps=1)
+        for change, text in ((lambda module: module.tied.requires_grad_(False), "'tied.weight' is frozen now.*wrap it again"),
+                             (lambda module: module.double(), "wrap it again after a change of dtype")):
+            module = Convolutional()
+            ours = DistributedDataParallel(module)
+            change(module)
+            x, _ = inputs(0, RANK)
+            with self.assertRaisesRegex(lockstep.Error, text):
+                ours(x.to(next(module.parameters()).dtype)).sum().backward()
+            ours.close()
+
+    def test_parts_without_parameters_may_change(self):
+        module = Convolutional()
+        ours = DistributedDataParallel(module)
+        module.dropout = nn.Dropout()
+        module.register_buffer('more', torch.full((2,), float(RANK)))
+        train(ours, steps=2)
+        self.assertEqual(module.more.sum().item(), 0)
+
+    def test_gradients_of_the_wrong_kind(self):
+        weight = nn.Parameter(torch.ones(5, 2))
+        ours = DistributedDataParallel(Holder(weight, lambda x: nn.functional.embedding(x, weight, sparse=True)))
+        with self.assertRaisesRegex(lockstep.InvalidArgument, "'weight' is sparse.*sparse=True"):
+            ours(torch.tensor([1, 2])).sum().backward()
+
+    def test_no_refusals_in_silence(self):
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        for call in (lambda: ours._register_buffer_comm_hook(None, print), lambda: ours._set_sparse_metadata({})):
+            with self.assertRaises(lockstep.Unimplemented):
+                call()
+        ours(torch.ones(1, 2)).sum().backward()
+        for call in (lambda: ours.register_comm_hook(None, 'all_reduce'), ours._set_static_graph):
+            with self.assertRaisesRegex(lockstep.FailedPrecondition, 'right after wrapping'):
+                call()
+
+
+class Holder(nn.Module):
+    def __init__(self, weight, call=None):
+        super().__init__()
+        self.weight = nn.Parameter(weight) if not isinstance(weight, nn.Parameter) else weight
+        self.call = call
+
+    def forward(self, x):
+        return self.call(x)
+
+
+class TheEnd(Case):
+    """What ends the communicators, or the process."""
+
+    def test_1_an_abort_is_told_to_all(self):
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        ours(torch.ones(1, 2)).sum().backward()
+        if RANK == 1:
+            ours.abort('the loss is not a number')
+        with self.assertRaisesRegex(lockstep.Aborted, 'the loss is not a number'):
+            while True:
+                ours(torch.ones(1, 2)).sum().backward()
+
+    def test_2_a_rank_that_dies_in_the_middle_of_backward(self):
+        module = nn.Sequential(*(nn.Linear(300, 300) for _ in range(4)))
+        ours = DistributedDataParallel(module, bucket_cap_mb=0.1)
+        x = torch.ones(1, 300)
+        ours(x).sum().backward()
+        ours.zero_grad()
+        if RANK == WORLD - 1:
+            module[1].weight.register_hook(lambda gradient: os._exit(0))
+            ours(x).sum().backward()
+        begin = time.monotonic()
+        with self.assertRaisesRegex(lockstep.Error, f'rank {WORLD - 1}') as raised:
+            ours(x).sum().backward()
+        self.assertEqual(raised.exception.failed_rank, WORLD - 1)
+        self.assertLess(time.monotonic() - begin, 10)
+
+
+def setUpModule():
+    global RANK, WORLD, GLOO
+    RANK, WORLD = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    torch.set_num_threads(1)
+    dist.init_process_group('lockstep', timeout=datetime.timedelta(seconds=30))
+    GLOO = dist.new_group(backend='gloo')
+
+
+if __name__ == '__main__':
+    ranks.main(2)

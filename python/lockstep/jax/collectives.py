@@ -1,0 +1,150 @@
+"""Collectives in compiled functions. Tokens, gradients and errors: see lockstep.jax."""
+
+import collections
+import functools
+
+import lockstep
+from lockstep.jax import handlers
+from lockstep.jax.handlers import jax
+
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+
+
+def all_reduce(x, communicator, op=lockstep.SUM, token=None):
+    """(y, token): y on every rank is the reduction of all ranks' x, which have one shape and dtype."""
+    if op == lockstep.PREMUL_SUM:
+        raise lockstep.InvalidArgument('all_reduce: there is no factor for PREMUL_SUM here; multiply x and take SUM')
+    return _start('all_reduce', communicator, op, x, token)
+
+
+def reduce_scatter(x, communicator, op=lockstep.SUM, token=None):
+    """(y, token): y on rank r is the reduction of all ranks' x[r]. The first axis of x is of the ranks."""
+    if op == lockstep.PREMUL_SUM:
+        raise lockstep.InvalidArgument('reduce_scatter: there is no factor for PREMUL_SUM here; multiply x and take SUM')
+    return _start('reduce_scatter', communicator, op, x, token)
+
+
+def all_gather(x, communicator, token=None):
+    """(y, token): y[r] on every rank is the x of rank r."""
+    return _start('all_gather', communicator, 0, x, token)
+
+
+def broadcast(x, communicator, root=0, token=None):
+    """(y, token): y on every rank is the root's x. That of the others has its shape and dtype, and is not read."""
+    return _start('broadcast', communicator, root, x, token)
+
+
+def all_to_all(x, communicator, token=None):
+    """(y, token): y[r] is what rank r has in x[rank]. The first axis of x is of the ranks."""
+    return _start('all_to_all', communicator, 0, x, token)
+
+
+@jax.custom_vjp
+def tie(values, token):
+    """values, unchanged, with a gradient that is computed after the calls before `token`."""
+    return values
+
+
+tie.defvjp(lambda values, token: (values, token), lambda token, gradient: (gradient, token))
+
+
+def _start(name, communicator, option, x, token):
+    x = jnp.asarray(x)
+    handlers.dtype_of(x, name)
+    if _OPERATIONS[name].takes_ranks and x.shape[:1] != (communicator.size,):
+        raise lockstep.InvalidArgument(f'{name}: the first axis of x is of the {communicator.size} ranks, and x has the shape {x.shape}')
+    return _run(name, communicator, option, x, handlers.as_token(token))
+
+
+def _call(name, communicator, option, x, token):
+    """The handler's call. An axis of a batch stands behind that of the ranks."""
+    operation = _OPERATIONS[name]
+    shape = x.shape[1:] if operation.takes_ranks else x.shape
+    like = jax.ShapeDtypeStruct((communicator.size, *shape) if operation.gives_ranks else shape, x.dtype)
+
+    @custom_vmap
+    def call(x, token):
+        y, token = handlers.call(name, communicator, (x, token), (like, token), handlers.dtype_of(x, name), option,
+                                 {0: 0} if name == 'broadcast' else None)
+        return y, token
+
+    @call.def_vmap
+    def _(_, batched, x, token):
+        if batched[1]:
+            token = token[0]
+        if not batched[0]:
+            return call(x, token), (False, False)
+        y, token = _call(name, communicator, option, jnp.moveaxis(x, 0, int(operation.takes_ranks)), token)
+        return (jnp.moveaxis(y, int(operation.gives_ranks), 0), token), (True, False)
+
+    return call(x, token)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _run(name, communicator, option, x, token):
+    return _call(name, communicator, option, x, token)
+
+
+def _forward(name, communicator, option, x, token):
+    # Named for jax.checkpoint, which may keep them.
+    y, token = (checkpoint_name(result, 'lockstep') for result in _run(name, communicator, option, x.value, token.value))
+    # Whether x has a gradient is told by the structure: values are traced.
+    return (y, token), (token, () if x.perturbed else None)
+
+
+def _backward(name, communicator, option, residuals, gradients):
+    (token, perturbed), (y, later) = residuals, gradients
+    is_zero = [isinstance(gradient, SymbolicZero) for gradient in gradients]
+    # The token of what follows in the backward pass; where nothing does, of this call in the forward pass.
+    if not is_zero[1]:
+        token = jnp.where(later == 0, token, later)
+    if is_zero[0] or perturbed is None:
+        return None, token
+    return _OPERATIONS[name].transpose(y, communicator, option, token)
+
+
+_run.defvjp(_forward, _backward, symbolic_zeros=True)
+
+# ---- The gradient of each: the transpose of the linear map from all ranks' inputs to all ranks' outputs.
+
+
+def _of_all_reduce(y, communicator, op, token):
+    _require_linear('all_reduce', op)
+    return all_reduce(y, communicator, op, token)
+
+
+def _of_reduce_scatter(y, communicator, op, token):
+    _require_linear('reduce_scatter', op)
+    return all_gather(y if op == lockstep.SUM else y / communicator.size, communicator, token)
+
+
+def _of_all_gather(y, communicator, _, token):
+    return reduce_scatter(y, communicator, token=token)
+
+
+def _of_broadcast(y, communicator, root, token):
+    total, token = all_reduce(y, communicator, token=token)
+    return total if communicator.rank == root else jnp.zeros_like(total), token
+
+
+def _of_all_to_all(y, communicator, _, token):
+    return all_to_all(y, communicator, token)
+
+
+def _require_linear(name, op):
+    if op not in (lockstep.SUM, lockstep.AVG):
+        raise lockstep.Unimplemented(f'{name}: only SUM and AVG have a gradient; put jax.lax.stop_gradient around x')
+
+
+# takes_ranks, gives_ranks: whether the first axis of input and output is of the ranks.
+_Operation = collections.namedtuple('_Operation', ('takes_ranks', 'gives_ranks', 'transpose'))
+_OPERATIONS = {
+    'all_reduce': _Operation(False, False, _of_all_reduce),
+    'reduce_scatter': _Operation(True, False, _of_reduce_scatter),
+    'all_gather': _Operation(False, True, _of_all_gather),
+    'broadcast': _Operation(False, False, _of_broadcast),
+    'all_to_all': _Operation(True, True, _of_all_to_all),
+}

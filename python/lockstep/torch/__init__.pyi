@@ -1,0 +1,2 @@
+from lockstep.torch.parallel import DistributedDataParallel as DistributedDataParallel
+from lockstep.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm

@@ -1,0 +1,389 @@
+"""Wires parameters to the reducer: their gradients are averaged in each backward pass that goes through watched outputs.
+
+A backward pass begins at the first watched output that it reaches (a pre-hook of the node behind it), or else at the first gradient. It is
+told of each gradient by a post-accumulate hook, and ends in a callback of the engine's, behind the outermost pass. Which parameters it will
+reach is asked of the engine, not searched for.
+
+THREADS  One backward at a time; any thread may run it, and several threads parts of it.
+MEMORY   Gradients are held from their mark to the end of the backward.
+"""
+
+import functools
+
+import torch
+
+import lockstep
+from lockstep import tensors
+from lockstep._native import ffi, lib
+from lockstep.errors import check
+from lockstep.reducer import Parameter, Reducer
+from lockstep.torch import hooks, memory
+
+_will_execute = torch._C._will_engine_execute_node
+_current_task = torch._C._current_graph_task_id
+
+
+def _dtype_name(dtype):
+    return str(dtype).removeprefix('torch.')
+
+
+class Averager:
+    """See the module. Owns its reducer; the communicator stays the caller's."""
+
+    def __init__(self, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
+                 explain=None, **options):
+        """Collective. named_parameters: (name, parameter) of each; sparse: the parameters whose gradients are sparse. hook: see Reducer.
+        optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
+        whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
+        step that failed. options: those of the reducer."""
+        self.names = [name for name, _ in named_parameters]
+        self.parameters = [parameter for _, parameter in named_parameters]
+        self._strides = [_strides(parameter) for parameter in self.parameters]
+        self._dtypes = [parameter.dtype for parameter in self.parameters]
+        sparse = {id(parameter) for parameter in sparse}
+        self._sparse = [index for index, parameter in enumerate(self.parameters) if id(parameter) in sparse]
+        rows = [self._row(index, name) for index, name in enumerate(self.names)]
+        self._find_unused = bool(options.get('find_unused_parameters')) and not options.get('static_graph')
+        self._static = bool(options.get('static_graph'))
+        options['find_unused_parameters'] = self._find_unused
+        self._on_device = self.parameters[0].is_cuda
+        if optimizer_step and self._on_device:
+            raise lockstep.Unimplemented('optimizers in backward on a GPU: take the step after the backward')
+        self._step = optimizer_step
+        self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
+        self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
+        self._consumed = list(consumed)
+        self._upcast, self._explain = upcast, explain
+        self._accumulators = self._accumulators_now()
+        self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
+        self.ends_itself = True  # else end() is called behind the pass
+        self.steps = 0  # that have begun
+        self._armed = False  # whether a gradient may begin a backward
+        self._task = None  # the engine's number of the backward under way
+        self._kept = []
+        self._settled = set()  # with find_unused_parameters, what is marked or was said to be unused
+        self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._hook(index))
+                         for index, parameter in enumerate(self.parameters)]
+
+    def _row(self, index, name):
+        parameter, strides = self.parameters[index], self._strides[index]
+        device = parameter.device
+        if device.type not in ('cpu', 'cuda'):
+            raise lockstep.InvalidArgument(f"parameter '{name}' is on {device}; Lockstep has the CPU and CUDA")
+        if _dtype_name(parameter.dtype) not in tensors.NAMES:
+            raise lockstep.InvalidArgument(f"parameter '{name}': Lockstep has no dtype '{_dtype_name(parameter.dtype)}'; change it, or "
+                                           'leave the parameter out by _set_params_and_buffers_to_ignore_for_model')
+        return Parameter(name, parameter.shape, _dtype_name(parameter.dtype),
+                         None if strides == memory.row_major(parameter.shape) else strides, sparse=index in self._sparse,
+                         device_kind=lib.LOCKSTEP_CUDA if device.type == 'cuda' else lib.LOCKSTEP_HOST, device_index=device.index or 0)
+
+    def _new_views(self):
+        sparse = set(self._sparse)
+        return [None if index in sparse else
+                memory.over(self.reducer.gradient_view_address(index), parameter.shape, self._strides[index], parameter.dtype,
+                            parameter.device, self.reducer.lend())
+                for index, parameter in enumerate(self.parameters)]
+
+    def close(self):
+        """Takes the hooks off the parameters. Waits for launched buckets if a step is under way. Twice is once."""
+        for handle in self._handles:
+            handle.remove()
+        self.reducer.close()
+
+    # ---- Where a backward begins
+
+    def _accumulators_now(self):
+        """The engine's nodes behind the parameters, None for those that are frozen. They are kept, so that a pass finds the same ones."""
+        return [torch.autograd.graph.get_gradient_edge(parameter).node if parameter.requires_grad else None
+                for parameter in self.parameters]
+
+    def watch(self, outputs, sync=True):
+        """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`."""
+        if self._task is not None and _current_task() == -1:
+            self.abandon()
+        self._armed = sync
+        if not sync:
+            return
+        if self._upcast:  # a change of dtype changes them
+            self._accumulators = self._accumulators_now()
+        for output in outputs:
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(functools.partial(self._reached, output.grad_fn.next_functions))
+
+    def _reached(self, following, _gradients):
+        task = _current_task()
+        if task == self._task:
+            return
+        if self._task is not None:
+            self.abandon()
+        if self._accumulates(following):
+            self._begin(task)
+
+    def _accumulates(self, following):
+        """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad."""
+        try:
+            if any(map(_will_execute, filter(None, self._accumulators))):
+                return True
+        except RuntimeError:  # the answer about a parameter that torch.autograd.grad was asked for
+            return False
+        # Either the graph has no parameter (none is used, or all are behind checkpoints), or they are not what the pass is for.
+        ours, seen, queue = set(self._accumulators), set(), [node for node, _ in following]
+        while queue:
+            node = queue.pop()
+            if node is None or node in seen:
+                continue
+            if node in ours:
+                return False
+            seen.add(node)
+            queue += [next_node for next_node, _ in node.next_functions]
+        return True
+
+    def _begin(self, task):
+        skipped = [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))] if self._find_unused else []
+        self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
+        if self.ends_itself:
+            torch.autograd.Variable._execution_engine.queue_callback(self.end)
+        # As in DDP what earlier passes left is averaged, too.
+        for index in skipped:
+            if self.parameters[index].grad is not None:
+                self._mark(index)
+
+    def _begin_step(self, task, unused):
+        self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
+        self._kept.clear()
+        self._settled = set(unused)
+        self._task = task
+        self.steps += 1
+
+    def _begin_late(self):
+        if not self._armed:
+            return False
+        self._begin(_current_task())
+        return True
+
+    def _stream(self):
+        if not self._on_device:
+            return None
+        device = self.parameters[0].device
+        stream = ffi.new('lockstep_stream*')
+        stream.handle = ffi.cast('void*', torch.cuda.current_stream(device).cuda_stream)
+        stream.device_kind, stream.device_index = lib.LOCKSTEP_CUDA, device.index or 0
+        return stream
+
+    # ---- A gradient is final
+
+    def _hook(self, index):
+        if self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or index in self._sparse:
+            return functools.partial(self._ready, index)
+        # The usual case is short.
+        mark, reducer, gradient_of = lib.lockstep_py_mark_ready, self.reducer, self.reducer._gradients[index]
+        dtype, strides, kept = self._dtypes[index], self._strides[index], self._kept
+
+        def ready(parameter):
+            gradient = parameter.grad
+            if (self._task is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
+                    or gradient.requires_grad or self.scale != 1.0):
+                return self._ready(index, parameter)
+            kept.append(gradient)
+            error = mark(reducer._c, index, gradient_of, gradient.data_ptr())
+            if error:
+                check(error)
+
+        return ready
+
+    def _ready(self, index, parameter):
+        if self._upcast and parameter.grad.dtype != self._dtypes[index]:
+            parameter.grad.data = parameter.grad.to(self._dtypes[index])
+        if self._task is not None or self._begin_late():
+            self._mark(index)
+
+    def _mark(self, index):
+        parameter = self.parameters[index]
+        gradient = parameter.grad
+        if self._find_unused:
+            self._settled.add(index)
+        if self._static and self.steps == 1:
+            self._counts[index] += 1
+        if gradient.is_sparse or index in self._sparse:
+            return self._mark_sparse(index, gradient)
+        gradient = self._prepared(index, gradient)
+        if gradient is not parameter.grad:
+            _set_gradient(parameter, gradient)
+        if self.scale != 1.0:
+            gradient.mul_(self.scale)
+        self._kept.append(gradient)
+        self.reducer.mark_ready_at(index, gradient.data_ptr(), self._stream())
+
+    def _prepared(self, index, gradient):
+        """A gradient as the table describes it: the same one where that is so."""
+        if gradient.dtype != self._dtypes[index]:
+            raise lockstep.InvalidArgument(f"the gradient of parameter '{self.names[index]}' is {gradient.dtype}, and was "
+                                           f'{self._dtypes[index]} when the module was wrapped: wrap it again after a change of dtype')
+        if gradient.requires_grad:
+            _warn_of_graph()
+            gradient = gradient.detach().clone()
+        if self._views is not None:
+            view = self._views[index]
+            if gradient.data_ptr() != view.data_ptr():
+                view.copy_(gradient)
+                return view
+        if gradient.stride() != self._strides[index] and gradient.numel():
+            given = gradient
+            gradient = torch.empty_strided(given.shape, self._strides[index], dtype=given.dtype, device=given.device).copy_(given)
+        return gradient
+
+    def _mark_sparse(self, index, gradient):
+        name = self.names[index]
+        if index not in self._sparse:
+            raise lockstep.InvalidArgument(f"the gradient of parameter '{name}' is sparse: give it to torch.nn.Embedding or EmbeddingBag "
+                                           'with sparse=True, or use a dense gradient')
+        if not gradient.is_sparse:
+            raise lockstep.InvalidArgument(f"the gradient of parameter '{name}' is dense, but its module has sparse=True")
+        gradient = gradient.coalesce()
+        values = gradient.values().contiguous()
+        self.reducer.mark_ready_sparse(index, gradient.indices()[0].contiguous(), values if self.scale == 1.0 else values * self.scale,
+                                       self._stream())
+
+    # ---- Where it ends
+
+    def end(self):
+        """Waits for the averages, which are in .grad then. The engine calls it; without ends_itself, the user."""
+        if self._task is None:
+            return
+        try:
+            if self._find_unused:
+                self._mark_undefined()
+            self.reducer.end_backward(self._stream())
+        except lockstep.FailedPrecondition as error:
+            self._told_more(error)
+            raise
+        finally:
+            self._task, self._armed = None, False
+            self._kept.clear()
+        self._take()
+        for parameter in self._consumed:
+            parameter.grad = None
+
+    def _mark_undefined(self):
+        """Parameters that the engine reached without a gradient for them."""
+        for index, parameter in enumerate(self.parameters):
+            if index not in self._settled:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                self._mark(index)
+
+    def _told_more(self, error):
+        more = self._explain and self._explain()
+        if more is None and 'no gradient came' in str(error) and not self._find_unused:
+            more = 'If not every forward pass uses every parameter, pass find_unused_parameters=True.'
+        if more:
+            error.args = (f'{error} {more}',)
+
+    def _take(self):
+        """Averages that are not where the gradients are."""
+        for index in self._sparse:
+            found = self.reducer.averaged_rows(index)
+            if found is not None:
+                self.parameters[index].grad = hooks.sparse_copy(found, self.parameters[index])
+        if not (self._find_unused or self._static):
+            return
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is None and index not in self._sparse:
+                self._take_unused(index, parameter)
+
+    def _take_unused(self, index, parameter):
+        """The average of a parameter that only other ranks used."""
+        address, used = self.reducer.averaged_gradient(index)
+        if not used:
+            return
+        if self._views is not None:
+            parameter.grad = self._views[index]
+        else:
+            parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
+
+    def abandon(self):
+        """Ends a backward that an exception stopped half way. Other ranks' steps fail, with what is missing here; the next may be tried."""
+        if self._task is None:
+            return
+        self._task = None
+        try:
+            self.reducer.end_backward(self._stream())
+        except lockstep.Error:
+            pass  # it is about the step that has failed here already
+        self._kept.clear()
+
+    # ---- Steps without a backward
+
+    def average(self):
+        """A step of its own: averages the gradients that there are."""
+        self.abandon()
+        self._begin_step(-1, [i for i, parameter in enumerate(self.parameters) if parameter.grad is None])
+        for index in reversed(range(len(self.parameters))):
+            if self.parameters[index].grad is not None:
+                self._mark(index)
+        self.end()
+
+    def shadow(self):
+        """A step of the other ranks, with zeros of this one."""
+        self._begin_step(-1, list(range(len(self.parameters))))
+        try:
+            if not self._find_unused:
+                for index, parameter in enumerate(self.parameters):
+                    for _ in range(max(1, self._counts[index]) if self._static else 1):
+                        self._mark_zeros(index, parameter)
+            self.reducer.end_backward(self._stream())
+        finally:
+            self._task = None
+            self._kept.clear()
+
+    def _mark_zeros(self, index, parameter):
+        if index in self._sparse:
+            rows = torch.empty(0, dtype=torch.int64)
+            return self.reducer.mark_ready_sparse(index, rows, torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype))
+        zeros = torch.empty_strided(parameter.shape, self._strides[index], dtype=parameter.dtype, device=parameter.device).zero_()
+        self._kept.append(zeros)
+        return self.reducer.mark_ready_at(index, zeros.data_ptr(), self._stream())
+
+    # ---- Around steps
+
+    def change_communicator(self, communicator):
+        """Moves to another communicator, with the gradients. Collective there."""
+        self.abandon()
+        old = self._views
+        self.reducer.change_communicator(communicator)
+        if old is None:
+            return
+        self._views = self._new_views()
+        for parameter, before, now in zip(self.parameters, old, self._views):
+            if parameter.grad is before:
+                parameter.grad = now
+
+    # ---- On threads of the library's
+
+    def _optimize(self, bucket):
+        for index, address in bucket.gradients:
+            parameter = self.parameters[index]
+            if bucket.rows is not None:
+                parameter.grad = hooks.sparse_copy(bucket.rows, parameter)
+            elif parameter.grad is None:
+                parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
+        self._step([self.parameters[index] for index, _ in bucket.gradients])
+
+
+def _strides(parameter):
+    return parameter.stride() if memory.is_dense(parameter) else memory.row_major(parameter.shape)
+
+
+def _set_gradient(parameter, gradient):
+    if gradient.dtype == parameter.dtype:
+        parameter.grad = gradient
+    else:
+        parameter.grad.data = gradient  # a parameter that is in lower precision now
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_graph():
+    import warnings
+    warnings.warn('gradients with a graph (create_graph=True) are averaged without it: higher-order gradients stay those of this rank',
+                  stacklevel=2)

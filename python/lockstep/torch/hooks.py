@@ -1,0 +1,147 @@
+"""torch's communication hooks on the reducer's buckets.
+
+A hook runs on a thread of the library's, one bucket after the other, in the same order on all ranks. Its collectives go through its own
+process group; a module whose passes use that group too (a synchronised batch normalisation) gives the hook another one.
+"""
+
+import inspect
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+
+import lockstep
+from lockstep.torch import memory
+
+_BUILTIN = {default_hooks.allreduce_hook: 'all_reduce', default_hooks.fp16_compress_hook: 'fp16_compress',
+            default_hooks.bf16_compress_hook: 'bf16_compress', debugging_hooks.noop_hook: 'noop'}
+_BUILTIN_TYPES = {dist.BuiltinCommHookType.ALLREDUCE: 'all_reduce', dist.BuiltinCommHookType.FP16_COMPRESS: 'fp16_compress'}
+
+
+class GradBucket:
+    """torch.distributed.GradBucket, for hooks. Its buffer also has gaps between gradients, which are zero."""
+
+    def __init__(self, bucket, parameters):
+        self._bucket, self._parameters = bucket, parameters
+        rows = bucket.rows()
+        if rows is None:
+            self._places = bucket.gradients()
+            self._buffer = self._average = self._dense()
+        else:
+            (index, _, _), = self._places = bucket.gradients()
+            self._buffer = sparse_copy(rows, parameters[index])
+
+    def _dense(self):
+        dtype, device = getattr(torch, self._bucket.dtype), self._parameters[self._places[0][0]].device
+        flat = memory.over(self._bucket.address, (self._bucket.elements,), (1,), dtype, device, self._bucket)
+        # In elements.
+        self._places = [(index, begin // dtype.itemsize, count) for index, begin, count in self._places]
+        end = 0
+        for _, begin, count in sorted(self._places, key=lambda place: place[1]):
+            flat[end:begin] = 0
+            end = begin + count
+        flat[end:] = 0
+        return flat
+
+    def index(self):
+        """The bucket's number, in the order of launch."""
+        return self._bucket.index
+
+    def is_last(self):
+        """Whether no bucket of the step comes after it."""
+        return self._bucket.index == self._bucket.count - 1
+
+    def buffer(self):
+        """The gradients, without averaging: a vector; of a sparse parameter its sparse gradient."""
+        return self._buffer
+
+    def set_buffer(self, buffer):
+        """From now on buffer() is this, which may have another dtype. The average is still what the hook's future holds."""
+        self._buffer = buffer
+
+    def parameters(self):
+        """The parameters of the gradients, in their order."""
+        return [self._parameters[index] for index, _, _ in self._places]
+
+    def gradients(self):
+        """Each gradient in the buffer, in its parameter's shape."""
+        if self._buffer.is_sparse:
+            return [self._buffer]
+        found = []
+        for index, begin, count in self._places:
+            parameter, flat = self._parameters[index], self._buffer.view(-1)[begin:begin + count]
+            strides = parameter.stride() if memory.is_dense(parameter) else memory.row_major(parameter.shape)
+            found.append(flat.as_strided(parameter.shape, strides, flat.storage_offset()))
+        return found
+
+    def take(self, averages):
+        """What the hook's future holds becomes the average."""
+        if isinstance(averages, (list, tuple)):
+            averages = averages[0]
+        rows = self._bucket.rows()
+        if rows is not None:
+            averages = averages.coalesce()
+            self._bucket.set_rows(averages.indices()[0].contiguous(), averages.values().contiguous())
+            return
+        target = self._average
+        if averages.numel() != target.numel():
+            raise lockstep.InvalidArgument(f'the hook returned {averages.numel()} elements for a bucket of {target.numel()}')
+        if averages.data_ptr() != target.data_ptr():
+            target.copy_(averages.view(-1))
+        if target.is_cuda:
+            torch.cuda.current_stream(target.device).synchronize()  # the library goes on when the hook is complete
+
+
+def sparse_copy(rows, parameter):
+    """A sparse gradient of a parameter: a copy of (address of int64 rows, address of values, number of rows)."""
+    rows_at, values_at, count = rows
+    shape = (count, *parameter.shape[1:])
+    indices = memory.copy_at(rows_at, (1, count), (count, 1), torch.int64, parameter.device)
+    values = memory.copy_at(values_at, shape, memory.row_major(shape), parameter.dtype, parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape)
+
+
+def named(hook, state, group):
+    """The reducer's own hook for one of torch's, by name, or None. hook may be the name."""
+    if isinstance(hook, str):
+        return hook
+    if isinstance(hook, dist.BuiltinCommHookType):
+        return _BUILTIN_TYPES[hook]
+    # With another group torch's hook is not the reducer's.
+    return _BUILTIN.get(hook) if state is None or state is group else None
+
+
+def adapt(hook, state, parameters):
+    """A hook of the reducer's that calls one of torch's: hook(state, bucket) returns a torch.futures.Future of the bucket's averages."""
+    check(hook)
+
+    def run(bucket, completion):
+        seen = GradBucket(bucket, parameters)
+
+        def take(future):
+            try:
+                seen.take(future.value())
+            except Exception as error:
+                completion.done(error)
+            else:
+                completion.done()
+
+        future = hook(state, seen)
+        if not isinstance(future, torch._C.Future):  # the base of torch.futures.Future, which a work's future is
+            raise lockstep.InvalidArgument(f'hook {run.__name__} returned a {type(future).__name__}, not a torch.futures.Future')
+        future.add_done_callback(take)
+
+    run.__name__ = getattr(hook, '__qualname__', type(hook).__name__)
+    return run
+
+
+def check(hook):
+    """DDP's checks: a callable, whose annotations, if it has any, are those of a hook."""
+    if not callable(hook):
+        raise TypeError('Communication hook must be callable.')
+    signature = inspect.signature(hook)
+    bucket = signature.parameters.get('bucket')
+    if bucket is not None and bucket.annotation not in (inspect.Parameter.empty, dist.GradBucket, GradBucket):
+        raise ValueError('Communication hook: bucket annotation should be dist.GradBucket.')
+    if signature.return_annotation not in (inspect.Signature.empty, torch.futures.Future[torch.Tensor]):
+        raise ValueError('Communication hook: return annotation should be torch.futures.Future[torch.Tensor].')

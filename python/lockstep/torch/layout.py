@@ -1,0 +1,47 @@
+"""What a module looked like when it was wrapped, and what has changed since."""
+
+
+class Layout:
+    """The parameters of a module, by name."""
+
+    def __init__(self, module, averaged, ignored):
+        """averaged: the names of the parameters that are averaged; ignored: the names that are nobody's concern."""
+        self._module, self._averaged, self._ignored = module, set(averaged), ignored
+        self._take()
+
+    def _take(self):
+        self._then = {name: (parameter, parameter.dtype, parameter.device) for name, parameter in self._module.named_parameters()}
+        self._frozen = [parameter for name, (parameter, _, _) in self._then.items()
+                        if name not in self._averaged and name not in self._ignored]
+        # What is quick to compare.
+        self._parts = [(part._parameters, [*map(id, part._parameters.values())], part._modules, len(part._modules), part._buffers,
+                        len(part._buffers)) for part in self._module.modules()]
+
+    def is_as_it_was(self):
+        """A quick look: False if something may have changed."""
+        for parameters, ids, modules, module_count, buffers, buffer_count in self._parts:
+            if len(modules) != module_count or len(buffers) != buffer_count or [*map(id, parameters.values())] != ids:
+                return False
+        return not any(parameter.requires_grad for parameter in self._frozen)
+
+    def what_changed(self):
+        """What makes averaging wrong or impossible, in words; None if nothing does. Parts without parameters may come and go."""
+        now = dict(self._module.named_parameters())
+        found = []
+        for name, parameter in now.items():
+            if name in self._ignored:
+                continue
+            if name not in self._then:
+                found.append(f"parameter '{name}' is new")
+            elif self._then[name][0] is not parameter:
+                found.append(f"parameter '{name}' is another one")
+            elif parameter.requires_grad != (name in self._averaged):
+                found.append(f"parameter '{name}' {'requires a gradient now' if parameter.requires_grad else 'is frozen now'}")
+            elif (parameter.dtype, parameter.device) != self._then[name][1:]:
+                found.append(f"parameter '{name}' is {parameter.dtype} on {parameter.device} now")
+        found += [f"parameter '{name}' is gone" for name in self._then if name not in now and name not in self._ignored]
+        return '; '.join(found) or None
+
+    def accept(self):
+        """From now on the module is right as it is."""
+        self._take()

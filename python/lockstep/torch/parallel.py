@@ -1,0 +1,416 @@
+"""DistributedDataParallel on Lockstep's reducer, with torch.nn.parallel.DistributedDataParallel's arguments and methods.
+
+    model = lockstep.torch.DistributedDataParallel(model)
+    for x, y in batches:
+        loss(model(x), y).backward()      # gradients are averages now
+        optimizer.step()
+
+lockstep.torch.averager wires parameters to the reducer; beside it are hooks, buffers, join, precision and layout.
+"""
+
+import os
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Joinable
+from torch.nn.parallel import distributed as ddp
+
+import lockstep
+from lockstep.torch import hooks, join
+from lockstep.torch.averager import Averager
+from lockstep.torch.buffers import Buffers, broadcast
+from lockstep.torch.groups import communicator_of, default_group
+from lockstep.torch.layout import Layout
+from lockstep.torch.precision import Precision
+
+_MIB = 1 << 20
+_BUILT = ('process_group', '_communicator', '_averager', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
+
+
+class DistributedDataParallel(ddp.DistributedDataParallel):
+    """Averages a module's gradients over the ranks of a process group, while the backward pass still computes.
+
+    Takes torch's arguments and has its methods. It is one of torch's class, so that whoever asks for that class takes it for one; of
+    torch's code it uses what does not touch torch's reducer. Beyond torch's arguments:
+
+    optimizer_step   optimizer_step(parameters) is called for each bucket as soon as it is averaged, with averages in .grad, on the thread
+                     lockstep-opt, while later buckets are under way. Errors come from backward().
+    others           options of lockstep.Reducer: averaging, compression, trace_path, caps_from_last, plan, no_replan, ...
+
+    Where it differs from torch's
+      bits        Two ranks get DDP's bits over Gloo. More ranks add in another order than Gloo's ring (docs/numerics.md). With an fp16 or
+                  bf16 hook, gradients are scaled before they are rounded to 16 bits, and torch's after. With find_unused_parameters, what
+                  an unused parameter has in .grad is averaged again, and torch's leaves it; and a parameter that the engine reaches without
+                  a gradient for it gets zeros.
+      backward    Every backward pass through the outputs averages, also a second one over the same graph, of which torch's averages the
+                  first. It does not if its forward passes were in no_sync(). torch.autograd.grad averages nothing.
+      errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
+                  may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
+                  that, and fails. A rank that dies fails the others' backward at once, by name. A module whose parameters changed since
+                  it was wrapped is refused by the next forward pass, by name.
+      hooks       Run on the library's thread, not on autograd's: lockstep.torch.hooks.
+      precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision.
+      no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
+
+    ERRORS   lockstep.FailedPrecondition  parameters or options differ between ranks: the same text on every rank
+             lockstep.InvalidArgument     an argument, or a parameter's dtype or device, that cannot be served
+    THREADS  One backward at a time; any thread may run it.
+    """
+
+    def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=None, init_sync=True, process_group=None,
+                 bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False, gradient_as_bucket_view=False, static_graph=False,
+                 delay_all_reduce_named_params=None, param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None,
+                 skip_all_reduce_unused_params=False, bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None,
+                 lazy_bucket_allocation=False, optimizer_step=None, **reducer_options):
+        """Collective. See the class, and torch.nn.parallel.DistributedDataParallel for torch's arguments."""
+        torch.nn.Module.__init__(self)
+        Joinable.__init__(self)
+        self.process_group = _group(process_group, device_mesh)
+        self.module = module
+        self.parameters_to_ignore = set(getattr(module, '_ddp_params_and_buffers_to_ignore', ()))
+        self._set_device(device_ids, output_device)
+        self.dim = dim
+        if forward_sync_buffers is None:
+            forward_sync_buffers = init_buffers = True if broadcast_buffers is None else broadcast_buffers
+        else:
+            init_buffers = True
+        self.forward_sync_buffers = forward_sync_buffers
+        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
+        self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, mixed_precision
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.logger = None  # torch's
+        self._divide_by_initial_world_size = True
+        self._hook = self._hook_name = None
+        self._optimizer_step, self._overlapped = optimizer_step, False
+        self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
+        self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else ddp._DEFAULT_BUCKET_CAP_MB) * _MIB)
+        if bucket_cap_mb is not None:
+            reducer_options['bucket_cap_bytes'] = self.bucket_bytes_cap
+        if bucket_cap_mb_list:
+            reducer_options['bucket_caps_bytes'] = [int(cap * _MIB) for cap in bucket_cap_mb_list]
+            self.bucket_bytes_cap = max(reducer_options['bucket_caps_bytes'])
+        # Gradients of a step are fresh memory, which other processes read slowly; the copy into a bucket finds them in the cache.
+        self._reducer_options = {'gradient_memory': 'copied', **reducer_options}
+        self._build()
+        if init_sync:
+            self._sync_model(0, init_buffers)
+
+    def _set_device(self, device_ids, output_device):
+        parameters = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
+        if not any(parameter.requires_grad for parameter in parameters):
+            raise lockstep.InvalidArgument('the module has no parameter that requires a gradient: there is nothing to average, use it '
+                                           'without DistributedDataParallel')
+        for parameter in parameters:
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                raise lockstep.InvalidArgument('the module has uninitialized parameters: run a forward pass before wrapping it')
+        devices = sorted({str(parameter.device) for parameter in parameters})
+        if len({parameter.device.type for parameter in parameters}) > 1:
+            raise lockstep.InvalidArgument(f'the parameters are on {", ".join(devices)}: move the module to devices of one type')
+        self.device = parameters[0].device
+        self.device_type, self.is_multi_device_module = self.device.type, len(devices) > 1
+        if device_ids is not None and len(device_ids) > 1:
+            raise lockstep.InvalidArgument('device_ids: None, or one device')
+        self.device_ids = self.output_device = None
+        if self.device_type == 'cpu' or self.is_multi_device_module:
+            if device_ids or output_device is not None:
+                raise lockstep.InvalidArgument(f'device_ids {device_ids} and output_device {output_device} are for a module on one GPU; '
+                                               f'this one is on {", ".join(devices)}: leave them out')
+        elif device_ids:
+            self.device_ids = [torch._utils._get_device_index(device_ids[0], True)]
+            self.output_device = torch._utils._get_device_index(device_ids[0] if output_device is None else output_device, True)
+        if self.device_type == 'cpu' and any(isinstance(part, torch.nn.SyncBatchNorm) for part in self.module.modules()):
+            raise lockstep.InvalidArgument('torch.nn.SyncBatchNorm only works on GPUs: on the CPU convert the module by '
+                                           'lockstep.torch.SyncBatchNorm.convert_sync_batchnorm(module)')
+
+    # ---- What is built anew from a pickle
+
+    def _build(self):
+        """Collective: all that is not in a pickle."""
+        self._communicator = communicator_of(self.process_group, self.device)
+        self._rank = self._communicator.rank
+        named = self._averaged_parameters()
+        ignored = self.parameters_to_ignore
+        self._layout = Layout(self.module, [name for name, _ in named], ignored)
+        self._synced_buffers = Buffers(self.module, ignored)
+        self._precision = Precision(self.mixed_precision, self.module, ignored) if self.mixed_precision is not None else None
+        self._averager = self._new_averager()
+
+    def _averaged_parameters(self):
+        return [(name, parameter) for name, parameter in self.module.named_parameters()
+                if parameter.requires_grad and name not in self.parameters_to_ignore]
+
+    def _new_averager(self):
+        named = self._averaged_parameters()
+        options = dict(self._reducer_options, find_unused_parameters=self.find_unused_parameters, static_graph=self.static_graph,
+                       gradient_as_bucket_view=self.gradient_as_bucket_view)
+        if self._delayed is not None:
+            options.update(self._delayed_options(named))
+        if self._precision is not None and Precision.compression(self.mixed_precision):
+            options['compression'] = Precision.compression(self.mixed_precision)
+        hook = self._hook
+        if callable(hook):
+            hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named])
+        sparse = [part.weight for part in self.module.modules()
+                  if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
+        overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
+        return Averager(self._communicator, named, sparse, hook, _step_in_backward if overlapped else self._optimizer_step, overlapped,
+                        upcast=self._precision is not None, explain=_weak(self, '_explain'), **options)
+
+    def _delayed_options(self, named):
+        places = {id(parameter): index for index, (_, parameter) in enumerate(named)}
+        parameters, trigger = self._delayed
+        for parameter in (*parameters, trigger):
+            if id(parameter) not in places:
+                raise lockstep.InvalidArgument('delay_all_reduce_named_params and param_to_hook_all_reduce are parameters of the module '
+                                               'that require a gradient and are not ignored')
+        return {'delayed': [places[id(parameter)] for parameter in parameters], 'delayed_trigger': places[id(trigger)]}
+
+    def _rebuild(self):
+        """Another averager, before the first backward. Collective."""
+        if self._averager.steps:
+            raise lockstep.FailedPrecondition('after the first backward pass the averaging is not changed: do it right after wrapping')
+        self._averager.close()
+        self._averager = self._new_averager()
+
+    def __getstate__(self):
+        self._check_default_group()
+        return {name: value for name, value in self.__dict__.items() if name not in _BUILT}
+
+    def __setstate__(self, state):
+        """Collective, as the constructor is."""
+        torch.nn.Module.__setstate__(self, state)
+        self.process_group = _group(None, None)
+        self._build()
+
+    def close(self):
+        """Takes the hooks off the parameters: the module can be wrapped again. Does not wait for other ranks. Twice is once."""
+        self._averager.close()
+        self._communicator.close()
+
+    def __del__(self):
+        if '_averager' in self.__dict__:
+            self.close()
+
+    def abort(self, reason):
+        """Ends the averaging on all ranks, which learn the reason. The process group stays usable."""
+        self._communicator.abort(reason)
+
+    # ---- A step
+
+    @torch._disable_dynamo(recursive=False)
+    def forward(self, *inputs, **kwargs):
+        """The module's. Collective where buffers are due, and inside join()."""
+        inputs, kwargs = self._prepare_for_forward(inputs, kwargs)
+        with self._inside_ddp_forward():
+            outputs = self.module(*inputs, **kwargs)
+        return self.prepare_for_backward(outputs)
+
+    @torch._disable_dynamo
+    def _prepare_for_forward(self, inputs, kwargs):
+        if not self._overlapped:
+            self._take_over_optimizers()
+        sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if sync and not self._layout.is_as_it_was():
+            self._look_closer()
+        root = 0
+        if self._join_config.enable:
+            told = join.tell(self, sync)
+            root = told.root
+            self._averager.scale = 1.0 if self._divide_by_initial_world_size else self._communicator.size / told.live
+        self._sync_buffers(root)
+        if self.device_ids:
+            inputs, kwargs = (moved[0] for moved in self.to_kwargs(inputs, kwargs, self.device_ids[0]))
+        if self._precision is not None:
+            inputs, kwargs = self._precision.lower(inputs, kwargs)
+        return inputs, kwargs
+
+    @torch._disable_dynamo
+    def prepare_for_backward(self, outputs):
+        """What forward does with the module's outputs, which it returns ready for the backward pass. Only a backward pass that is inside of
+        forward needs to call it, with its loss (Lightning's manual optimisation)."""
+        sync = self.require_backward_grad_sync and torch.is_grad_enabled()
+        self.require_forward_param_sync = sync
+        if not torch.is_grad_enabled():
+            if self._precision is not None:
+                self._precision.restore()
+            return outputs
+        found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
+        if self._precision is not None:
+            self._precision.watch(found)
+        # A module that is frozen for a while is only passed through.
+        if any(parameter.requires_grad for parameter in self._averager.parameters):
+            self._averager.watch(found, sync)
+        return outputs
+
+    def average_gradients(self):
+        """Collective: averages the gradients that there are, without a backward pass, after those of no_sync()."""
+        self._averager.average()
+
+    def will_sync_module_buffers(self):
+        """Whether the next forward pass copies buffers: it is the first one, or follows one whose backward averages."""
+        return self.require_forward_param_sync and self.forward_sync_buffers and len(self._synced_buffers) > 0
+
+    def _sync_buffers(self, root=0):
+        if self.will_sync_module_buffers():
+            self._synced_buffers.broadcast(self._communicator, root)
+
+    def _sync_model(self, root, with_buffers=None):
+        tensors = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
+        if self.forward_sync_buffers if with_buffers is None else with_buffers:
+            tensors += self._synced_buffers.now()
+        broadcast(self._communicator, tensors, root)
+
+    def _look_closer(self):
+        changed = self._layout.what_changed()
+        if changed:
+            raise lockstep.FailedPrecondition(f'the module has changed since it was wrapped: {changed}. After a change wrap it again: '
+                                              'DistributedDataParallel(model.module)')
+        self._layout.accept()
+        self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
+
+    def _explain(self):
+        changed = self._layout.what_changed()
+        return changed and f'On this rank the module has changed since it was wrapped: {changed}. After a change wrap it again.'
+
+    # ---- Hooks, optimizers
+
+    def register_comm_hook(self, state, hook):
+        """Collective, once, before the first backward: hook(state, bucket) averages a bucket instead, and returns a torch.futures.Future of
+        the averages. torch's hooks for all-reduce, fp16, bf16 and noop become the reducer's own, as do their names: 'all_reduce',
+        'fp16_compress', 'bf16_compress', 'noop'."""
+        if self._hook is not None:
+            raise lockstep.FailedPrecondition(f'the hook {self._hook_name} is registered already: one hook a module')
+        name = hooks.named(hook, state, self.process_group)
+        if name is None:
+            hooks.check(hook)
+        self._hook, self._hook_state = name or hook, state
+        self._hook_name = hook if isinstance(hook, str) else getattr(hook, '__qualname__', str(hook))
+        self._rebuild()
+
+    def _register_builtin_comm_hook(self, comm_hook_type):
+        self.register_comm_hook(None, comm_hook_type)
+
+    def _take_over_optimizers(self):
+        """Optimizers in backward (torch.distributed.optim._apply_optimizer_in_backward) step when their bucket is averaged."""
+        self._overlapped = True
+        found = [parameter for _, parameter in self._averaged_parameters() if hasattr(parameter, '_in_backward_optimizers')]
+        if not found:
+            return
+        if self._precision is not None:
+            raise lockstep.Unimplemented('mixed_precision with optimizers in backward: their parameters are in lower precision then')
+        for parameter in found:
+            for handle in dist.optim.apply_optimizer_in_backward.param_to_optim_hook_handle_map.get(parameter, ()):
+                handle.remove()
+        self._rebuild()
+
+    # ---- Uneven inputs: join() is torch's
+
+    def join_hook(self, **kwargs):
+        """For torch.distributed.algorithms.join.Join."""
+        return join.Hook(self, **kwargs)
+
+    # ---- Others of torch's
+
+    def _set_static_graph(self):
+        if not self.static_graph:
+            self.static_graph = True
+            self._rebuild()
+
+    @property
+    def require_manual_backward_finalization(self):
+        """Whether the user calls finalize_backward() after each backward that averages."""
+        return not self._averager.ends_itself
+
+    @require_manual_backward_finalization.setter
+    def require_manual_backward_finalization(self, required):
+        self._averager.ends_itself = not required
+
+    @property
+    def should_finalize_after_backward(self):
+        return self.require_manual_backward_finalization
+
+    def finalize_backward(self):
+        """Waits for the averages of the backward that has just returned."""
+        if self._averager.ends_itself:
+            raise lockstep.FailedPrecondition('finalize_backward() is for require_manual_backward_finalization = True')
+        self._averager.end()
+
+    def _check_reducer_finalized(self):
+        """Nothing to check: a backward that returned has averaged everything."""
+
+    def _remove_autograd_hooks(self):
+        self._averager.close()
+
+    def _update_process_group(self, new_process_group):
+        """Moves to another process group, after a failure or when ranks come and go. Every rank of it calls this."""
+        old = self._communicator
+        self._communicator = communicator_of(new_process_group, self.device)
+        self.process_group, self._rank = new_process_group, self._communicator.rank
+        self._averager.change_communicator(self._communicator)
+        old.close()
+
+    def _register_buffer_comm_hook(self, state, hook, comm_hook_location=None):
+        raise lockstep.Unimplemented('_register_buffer_comm_hook: pass forward_sync_buffers=False, and call the hook around the forward '
+                                     'pass')
+
+    def _set_sparse_metadata(self, global_unique_ids):
+        raise lockstep.Unimplemented('_set_sparse_metadata: sparse gradients need none here')
+
+    def _set_ddp_sink_clone(self, val):
+        """Nothing to set: outputs are never cloned."""
+
+    # ---- Logging
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate):
+        self._averager.reducer.set_logging_sample_rate(sample_rate)
+
+    def _get_ddp_logging_data(self):
+        """torch's logging data, under torch's keys, and what the reducer adds. Times are nanoseconds."""
+        found = self._averager.reducer.logging_data()
+        parameters = self._averager.parameters
+        dtypes = ', '.join(sorted({str(parameter.dtype).removeprefix('torch.') for parameter in parameters}))
+        found.update(
+            module_name=type(self.module).__name__, backend_name=dist.get_backend(self.process_group), dtypes=dtypes,
+            device_ids=', '.join(map(str, self.device_ids or ())), output_device=-1 if self.output_device is None else self.output_device,
+            is_multi_device_module=int(self.is_multi_device_module), broadcast_buffers=int(self.forward_sync_buffers),
+            has_sync_bn=int(any(isinstance(part, torch.nn.SyncBatchNorm) for part in self.module.modules())),
+            num_parameter_tensors=len(parameters),
+            total_parameter_size_bytes=sum(each.numel() * each.element_size() for each in parameters),
+            join_uneven_inputs=int(self._join_config.enable),
+            **{name.lower(): os.environ.get(name, 'N/A')
+               for name in ('MASTER_ADDR', 'MASTER_PORT', 'CUDA_VISIBLE_DEVICES', 'TORCH_DISTRIBUTED_DEBUG')})
+        if self._hook_name is not None:
+            found['comm_hook'] = self._hook_name
+        return found
+
+
+def _group(process_group, device_mesh):
+    if process_group is not None and device_mesh is not None:
+        raise lockstep.InvalidArgument('process_group or device_mesh, not both')
+    if device_mesh is not None:
+        if device_mesh.ndim != 1:
+            raise lockstep.InvalidArgument(f'device_mesh has {device_mesh.ndim} dimensions: pass one of them, device_mesh["name"]')
+        return device_mesh.get_group(mesh_dim=0)
+    return process_group or default_group()
+
+
+def _delayed(named, trigger):
+    if (named is None) != (trigger is None):
+        raise lockstep.InvalidArgument('delay_all_reduce_named_params and param_to_hook_all_reduce: both, or none')
+    return None if named is None else ([parameter for _, parameter in named], trigger)
+
+
+def _step_in_backward(parameters):
+    for parameter in parameters:
+        for optimizer in getattr(parameter, '_in_backward_optimizers', ()):
+            optimizer.step()
+
+
+def _weak(owner, name):
+    reference = weakref.ref(owner)
+
+    def call():
+        found = reference()
+        return None if found is None else getattr(found, name)()
+    return call
