@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a data-parallel training step costs in PyTorch: torch's DistributedDataParallel over Gloo and over Lockstep's back end, Lockstep's
-DistributedDataParallel by default and with bucket views, and a step without communication.
+DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
 
     python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--quick] [--profile VARIANT] [mlp resnet18 bert]
 
@@ -47,6 +47,7 @@ def variants(gloo):
         GLOO: (lambda module: TorchDDP(module, process_group=gloo), True),
         'torch, lockstep': (TorchDDP, True),
         'lockstep': (DistributedDataParallel, True),
+        'lockstep, copied': (lambda module: DistributedDataParallel(module, gradient_memory='copied'), True),
         'lockstep, views': (lambda module: DistributedDataParallel(module, gradient_as_bucket_view=True), False),
         NONE: (lambda module: module, True),
     }
@@ -67,7 +68,7 @@ class Trainer:
 
 
 def twin(module):
-    """A copy that shares the parameters' memory: five models of BERT's size need not fit."""
+    """A copy that shares the parameters' memory: six models of BERT's size need not fit."""
     made = copy.deepcopy(module)
     for mine, its in zip(made.parameters(), module.parameters()):
         mine.data = its.data

@@ -37,6 +37,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     optimizer_step   optimizer_step(parameters) is called for each bucket as soon as it is averaged, with averages in .grad, on the thread
                      lockstep-opt, while later buckets are under way. Errors come from backward().
     others           options of lockstep.Reducer: averaging, compression, trace_path, caps_from_last, plan, no_replan, ...
+                     Where processes share too few cores, gradient_memory='copied' takes less time: ranks wait for each other less often.
 
     Where it differs from torch's
       bits        Two ranks get DDP's bits over Gloo. More ranks add in another order than Gloo's ring (docs/numerics.md). With an fp16 or
@@ -90,8 +91,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if bucket_cap_mb_list:
             reducer_options['bucket_caps_bytes'] = [int(cap * _MIB) for cap in bucket_cap_mb_list]
             self.bucket_bytes_cap = max(reducer_options['bucket_caps_bytes'])
-        # Gradients of a step are fresh memory, which other processes read slowly; the copy into a bucket finds them in the cache.
-        self._reducer_options = {'gradient_memory': 'copied', **reducer_options}
+        self._reducer_options = reducer_options
         self._build()
         if init_sync:
             self._sync_model(0, init_buffers)
