@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-WHEEL = os.environ['LOCKSTEP_WHEEL']
+WHEEL = os.environ['WHEEL_UNDER_TEST']
 PROGRAM = '''
 import array, lockstep
 with lockstep.init() as communicator:
