@@ -546,16 +546,27 @@ class BuildTest(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(folder)), sorted([cpp.built_path().name, cpp.built_path().with_suffix('.lock').name]))
         print(f'built once in {time.monotonic() - began:.0f} s')
 
-    def test_without_a_compiler(self):
-        script = ('import os, sys; from lockstep.torch import cpp; assert not cpp.build(); import torch.distributed as dist; '
+    def log_of_python_serving(self, **environment):
+        """Of a process that can neither build nor find the back end in C++."""
+        script = ('import logging; logging.basicConfig(level=logging.INFO); from lockstep.torch import cpp; assert not cpp.build(); '
+                  'import torch.distributed as dist; '
                   'dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1); dist.barrier()')
+        done = subprocess.run([sys.executable, '-c', script], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('using the back end in Python', done.stderr)
+        return done.stderr.replace(sys.executable, 'python')
+
+    def test_without_a_compiler(self):
         for compiler, message in (('no-such-compiler', 'no C++ compiler'), ('false', 'false -std=c++20')):
             with tempfile.TemporaryDirectory() as cache:
-                done = subprocess.run([sys.executable, '-c', 'import logging; logging.basicConfig(level=logging.INFO); ' + script],
-                                      env={**os.environ, 'CXX': compiler, 'XDG_CACHE_HOME': cache}, stderr=subprocess.PIPE, text=True)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(message, done.stderr)
-            self.assertIn('python -m lockstep.torch.cpp', done.stderr.replace(sys.executable, 'python'))
+                log = self.log_of_python_serving(CXX=compiler, XDG_CACHE_HOME=cache)
+            self.assertIn(message, log)
+            self.assertIn('python -m lockstep.torch.cpp', log)
+
+    def test_without_a_cache(self):
+        """The home folder is not known, or what the name of the cache leads to cannot be read."""
+        self.assertIn('home directory', self.log_of_python_serving(XDG_CACHE_HOME='', HOME='~'))
+        self.assertIn('too long', self.log_of_python_serving(XDG_CACHE_HOME='/' + 300 * 'x'))
 
 
 def main():

@@ -66,14 +66,14 @@ def build():
 
     Returns whether it is there. If not, the logger lockstep.torch tells why at level INFO, and the back end in Python serves.
     """
-    path = built_path()
     try:
+        path = built_path()
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix('.lock'), 'w') as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 _compile(path)
-    except (OSError, lockstep.Unavailable) as error:
+    except (OSError, RuntimeError) as error:
         _logger.info('the back end in C++ is not built: %s', error)
         return False
     return True
@@ -83,8 +83,13 @@ def _load():
     """The module, or None if it is not built."""
     if NAME in sys.modules:
         return sys.modules[NAME]
-    path = built_path()
-    if not path.exists():
+    try:
+        path = built_path()
+        there = path.exists()
+    except (OSError, RuntimeError) as error:  # the home folder cannot be read, or is not known
+        _logger.info('using the back end in Python: %s', error)
+        return None
+    if not there:
         _logger.info('using the back end in Python; "%s -m lockstep.torch.cpp" builds the one in C++', sys.executable)
         return None
     spec = importlib.util.spec_from_file_location(NAME, path)
