@@ -356,6 +356,24 @@ class WorkTest(unittest.TestCase):
         dist.barrier()
         self.assertEqual(tensor.item(), 2)
 
+    def test_calls_come_behind_one_that_was_interrupted(self):
+        backend, store = dist.group.WORLD._get_backend(CPU), dist.distributed_c10d._get_default_store()
+        calls = {'monitored_barrier': dist.monitored_barrier, 'no_split': lambda: backend.perform_nocolor_split(CPU)}
+        for name, call in calls.items():
+            with self.subTest(name):
+                dist.barrier()
+                if RANK == 0:
+                    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    with self.assertRaises(KeyboardInterrupt):
+                        call()
+                    threading.Timer(0.3, store.set, (name, 'interrupted')).start()
+                else:
+                    store.wait([name])
+                    call()
+                tensor = torch.ones(1)
+                dist.all_reduce(tensor)
+                self.assertEqual(tensor.item(), 2)
+
     def test_source_rank(self):
         if RANK == 1:
             dist.send(torch.ones(1), 0)

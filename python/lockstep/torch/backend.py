@@ -273,6 +273,7 @@ class Backend(C10dBackend):
         c_stream.handle, c_stream.device_kind = ffi.cast('void*', stream.cuda_stream), lib.LOCKSTEP_CUDA
         c_stream.device_index = device.index
         try:
+            communicator._finish_interrupted()
             check(communicator._call(call, *[each.c for each in lent], *arguments, c_stream, ffi.NULL))
         except lockstep.Error as error:
             raise as_c10d(error)

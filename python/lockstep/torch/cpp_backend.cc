@@ -267,7 +267,7 @@ class Backend : public c10d::Backend {
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
     const py::gil_scoped_acquire gil;
-    python_.attr("monitored_barrier")(opts, wait_all_ranks);
+    WaitInPython(python_, "monitored_barrier", opts, wait_all_ranks);
   }
 
   // ---- Messages
@@ -320,11 +320,17 @@ class Backend : public c10d::Backend {
                                           const c10::intrusive_ptr<Options>& opts) override {
     const py::gil_scoped_acquire gil;
     if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
-      python_.attr("perform_nocolor_split")(py::none());
+      performNocolorSplit();
       return nullptr;
     }
-    const py::object made = python_.attr("split")(store, ranks, opts);
+    const py::object made = WaitInPython(python_, "split", store, ranks, opts);
     return py::module_::import("lockstep.torch.cpp").attr("over")(made).cast<c10::intrusive_ptr<c10d::Backend>>();
+  }
+
+  // For ranks that are no members of a new group, while its members call split().
+  void performNocolorSplit() {
+    const py::gil_scoped_acquire gil;
+    WaitInPython(python_, "perform_nocolor_split", py::none());
   }
 
   void abort() override { End("abort"); }
@@ -344,6 +350,23 @@ class Backend : public c10d::Backend {
   }
 
  private:
+  // A call in Python that waits. A signal may end the wait: then what was called goes on, and later operations come behind it.
+  template <typename... Arguments>
+  py::object WaitInPython(const py::object& object, const char* name, const Arguments&... arguments) {
+    try {
+      return object.attr(name)(arguments...);
+    } catch (...) {
+      interrupted_ = true;
+      throw;
+    }
+  }
+
+  void FinishInterrupted() {
+    const py::gil_scoped_acquire gil;
+    interrupted_ = false;
+    WaitInPython(python_.attr("_communicator"), "_finish_interrupted");
+  }
+
   void End(const char* how) {
     group_thread_ = std::thread::id();
     const py::gil_scoped_acquire gil;
@@ -354,6 +377,7 @@ class Backend : public c10d::Backend {
   // a group at once.
   template <typename Function, typename... Arguments>
   WorkPtr Launch(const OperationPtr& operation, bool asynchronous, Function function, const Arguments&... arguments) {
+    if (interrupted_) FinishInterrupted();
     handle_->Call(function, arguments..., &operation->work);
     if (InGroup()) {
       group_.push_back(operation);
@@ -427,8 +451,9 @@ class Backend : public c10d::Backend {
   const std::shared_ptr<Handle> handle_;
   const c10::intrusive_ptr<Options> options_;
   py::object python_;
-  std::atomic<int64_t> timeout_ms_{0};  // 0: the communicator's
-  std::atomic<uint64_t> sequence_{0};   // of the last collective
+  std::atomic<int64_t> timeout_ms_{0};    // 0: the communicator's
+  std::atomic<uint64_t> sequence_{0};     // of the last collective
+  std::atomic<bool> interrupted_{false};  // a call in Python may go on
   // The thread that has a group open. It alone touches the group's calls.
   std::atomic<std::thread::id> group_thread_{};
   std::vector<OperationPtr> group_;
@@ -445,6 +470,7 @@ PYBIND11_MODULE(lockstep_torch, m) {
       .def("close", &Handle::Close, py::call_guard<py::gil_scoped_release>());
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
       .def(py::init<std::shared_ptr<Handle>, py::object>())
+      .def("perform_nocolor_split", [](Backend& backend, const py::object&) { backend.performNocolorSplit(); })
       // What people ask of a back end and c10d does not: _communicator.
       .def("__getattr__",
            [](const Backend& backend, const std::string& name) { return backend.python().attr(name.c_str()); });
