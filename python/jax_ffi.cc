@@ -101,10 +101,14 @@ size_t Bytes(const lockstep_tensor& tensor) {
 
 // ---- Tokens
 
-// Numbers from 1 to kTokens - 1, which a float32 can tell apart, and then again.
-constexpr int32_t kTokens = 1 << 24;
+// Calls have the numbers from 1 to kTokens, which a float32 can tell apart, and then again.
+constexpr int64_t kTokens = (1 << 24) - 1;
 
-bool IsOlder(int32_t token, int32_t than) { return ((token - than) & (kTokens - 1)) >= kTokens / 2; }
+// How many of the process's `calls` have come after the one that returned the token, if they are few.
+int64_t Age(float token, int64_t calls) {
+  const int64_t age = (calls - static_cast<int64_t>(token)) % kTokens;
+  return age < 0 ? age + kTokens : age;
+}
 
 constexpr char kRemedy[] = ": give each call the token of the one before it";
 
@@ -117,8 +121,8 @@ struct Slot {
   lockstep_reducer* reducer = nullptr;
   // Guarded by Table::mu.
   bool closed = false;
-  int users = 0;  // calls in it
-  int32_t last_token = 0;
+  int users = 0;          // calls in it
+  int64_t last_call = 0;  // its number among all of the process
   // Of a reducer. Guards the rest.
   std::mutex step_mu;
   bool begun = false;
@@ -129,7 +133,7 @@ struct Table {
   std::mutex mu;
   std::condition_variable left;  // a slot has no more users
   std::deque<Slot> slots;        // never shrinks: programs keep their numbers
-  int32_t last_token = 0;
+  int64_t calls = 0;             // of the process that returned
 };
 
 Table& TheTable() {
@@ -172,18 +176,19 @@ class Use {
   const std::string& refusal() const { return refusal_; }
   Slot& slot() { return *slot_; }
 
-  // Whether a call with this token comes after the slot's last one.
+  // Whether a call with this token comes after the slot's last one. Of a token that many calls came after it cannot tell, nor of a sum
+  // of tokens, which may be a token's gradient.
   bool IsOrdered(float token) {
     const std::lock_guard<std::mutex> lock(table_.mu);
-    return token == 0 || slot_->last_token == 0 || !IsOlder(static_cast<int32_t>(token), slot_->last_token);
+    const int64_t age = Age(token, table_.calls);
+    return token == 0 || slot_->last_call == 0 || age >= kTokens / 2 || table_.calls - age >= slot_->last_call;
   }
 
   // The token of this call.
   float NextToken() {
     const std::lock_guard<std::mutex> lock(table_.mu);
-    table_.last_token = table_.last_token % (kTokens - 1) + 1;
-    slot_->last_token = table_.last_token;
-    return static_cast<float>(table_.last_token);
+    slot_->last_call = ++table_.calls;
+    return static_cast<float>((slot_->last_call - 1) % kTokens + 1);
   }
 
  private:
