@@ -358,8 +358,8 @@ class WorkTest(unittest.TestCase):
 
     def test_calls_come_behind_one_that_was_interrupted(self):
         backend, store = dist.group.WORLD._get_backend(CPU), dist.distributed_c10d._get_default_store()
-        calls = {'monitored_barrier': dist.monitored_barrier, 'no_split': lambda: backend.perform_nocolor_split(CPU)}
-        for name, call in calls.items():
+        options = type(backend.options)('lockstep', timeout=datetime.timedelta(seconds=60))
+        for name, call in (('monitored_barrier', dist.monitored_barrier), ('split', lambda: backend.split(store, [0, 1], options))):
             with self.subTest(name):
                 dist.barrier()
                 if RANK == 0:
