@@ -14,7 +14,8 @@ A call works in jit, grad, vmap and scan. It is for arrays on the CPU. The commu
 TOKENS  XLA runs calls in any order, unless one needs what another returns. But all ranks must make the calls of a communicator in one
     order. So each call takes the token that the call before it returned. A call without one (None) runs when its data is there: good for
     the only call of a program. Pass tokens on between programs, too, or wait for results in between: programs may overlap. A call whose
-    token is older than its communicator's last call fails (FAILED_PRECONDITION), rather than run in an order that only this rank has.
+    token is older than its communicator's last call fails (FAILED_PRECONDITION), rather than run in an order that only this rank has. This
+    is checked among collectives; average_gradients neither checks its token nor counts as a call there.
 
 GRADIENTS  What is differentiated is the sum of all ranks' losses: grad gives on each rank the derivative of that sum by this rank's inputs.
     So the gradient of all_reduce is an all_reduce, of all_gather a reduce_scatter and the other way round, of all_to_all an all_to_all;
@@ -35,6 +36,8 @@ VMAP  One call for the whole batch.
 ERRORS  A program that fails raises Lockstep's text, which names the rank at fault, as jax.errors.JaxRuntimeError, or as ValueError where
     JAX runs a program at once. The text begins with the code: UNAVAILABLE, ABORTED, ... What is wrong before a program runs is a
     lockstep.Error. A KeyboardInterrupt comes when the running program has ended, as always in JAX.
+
+END  JAX's caches keep the communicators and reducers of programs: close() those that are no longer used.
 
 EXIT  As the interpreter exits, communicators close and end the calls in flight, here and on the other ranks. Wait for results
     (block_until_ready) before the program ends.

@@ -9,7 +9,8 @@ from lockstep.jax.handlers import jax
 
 def make_reducer(parameters, communicator, **options):
     """A lockstep.Reducer for the gradients of a tree of parameters (arrays, or what has shape and dtype). Every rank calls it, with equal
-    trees and options. options: those of lockstep.Reducer. It has memory for all gradients, which live in its buckets."""
+    trees and options. options: those of lockstep.Reducer. It has memory for all gradients, which live in its buckets, until it is
+    closed: JAX keeps the reducers of its programs."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
     return lockstep.Reducer(communicator, [(jax.tree_util.keystr(path), leaf.shape, leaf.dtype.name) for path, leaf in leaves],
                             gradient_as_bucket_view=True, **options)
@@ -19,8 +20,8 @@ def average_gradients(gradients, reducer, token=None):
     """(averages, token): the averages over all ranks of a tree of gradients, shaped like the parameters that make_reducer was given.
 
     For compiled functions. Each gradient is copied into its bucket as soon as XLA has computed it, and the reducer sends a bucket when its
-    gradients are in it. The token orders this among the calls of the reducer's communicator, of which none may be under way meanwhile. It
-    need not order steps: one needs the parameters of the other.
+    gradients are in it. The token orders this among the calls of the reducer's communicator, of which none may be under way meanwhile. Here
+    nothing checks it: a token that is too old is not refused. It need not order steps: one needs the parameters of the other.
 
     If another part of the program fails in between (a callback that raises), the reducer is of no more use, and other ranks wait for this
     one until it ends or their deadline has passed.
