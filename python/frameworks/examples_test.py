@@ -46,8 +46,14 @@ class ExamplesTest(unittest.TestCase):
         self.assert_same_result(output, 'loss [0-9.]+')
         self.assertIn('8/8', output)
 
+    def test_jax(self):
+        output = self.run_example('-m', 'lockstep.run', '-n', '2', '--foreground', '0', os.path.join(EXAMPLES, 'jax', 'fashion_mnist.py'))
+        found = dict(re.findall(r'(Lockstep|Gloo) +\[#{40}\] 8/8 [0-9.]+ s, (loss [0-9.]+)', output))
+        self.assertEqual(set(found), {'Lockstep', 'Gloo'}, output)
+        self.assertEqual(found['Lockstep'], found['Gloo'], output)
+
     def test_they_are_short(self):
-        for name in ('pytorch', 'lightning'):
+        for name in ('jax', 'pytorch', 'lightning'):
             with open(os.path.join(EXAMPLES, name, 'fashion_mnist.py')) as file:
                 self.assertLessEqual(len(file.readlines()), 60)
 
