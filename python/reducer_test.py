@@ -76,6 +76,21 @@ class Reducer(unittest.TestCase):
         self.step(reducer)
         self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
 
+    def test_a_refused_step_leaves_the_one_under_way_its_gradients(self):
+        reducer = self.make()
+        reducer.begin_backward()
+        gradients = [floats(*[RANK + i] * 4) for i in range(3)]
+        for index in (2, 1):
+            reducer.mark_ready(index, memoryview(gradients[index]).cast('B').cast('f', (2, 2)))
+        with self.assertRaises(lockstep.FailedPrecondition):
+            reducer.begin_backward()
+        with self.assertRaises(BufferError):
+            gradients[2].append(0)
+        reducer.mark_ready(0, memoryview(gradients[0]).cast('B').cast('f', (2, 2)))
+        reducer.end_backward()
+        self.assertEqual([gradient[0] for gradient in gradients], [0.5, 1.5, 2.5])
+        gradients[2].append(0)
+
     def test_sparse_parameters(self):
         reducer = lockstep.Reducer(communicator, [lockstep.Parameter('e', (10, 2), sparse=True)])
         reducer.begin_backward()

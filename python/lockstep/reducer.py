@@ -231,15 +231,16 @@ class Reducer:
         """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: exactly these parameters are, with find_unused_parameters;
         None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. Also raises, once, an error of another
         rank that came too late for its own step's end."""
+        options = ffi.NULL
+        if no_sync or unused is not None or stream is not None:
+            options = self._backward
+            options.struct_size = ffi.sizeof('lockstep_backward_options')
+            options.no_sync, options.stream = no_sync, stream or ffi.NULL
+            given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
+            options.unused_given, options.unused, options.unused_count = unused is not None, given, len(unused or ())
+        check(lib.lockstep_reducer_begin_backward(self._c, options))
+        # Not before: if it is refused, a step that is under way goes on with them.
         self._borrowed.clear()
-        if not no_sync and unused is None and stream is None:
-            return check(lib.lockstep_reducer_begin_backward(self._c, ffi.NULL))
-        options = self._backward
-        options.struct_size = ffi.sizeof('lockstep_backward_options')
-        options.no_sync, options.stream = no_sync, stream or ffi.NULL
-        given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
-        options.unused_given, options.unused, options.unused_count = unused is not None, given, len(unused or ())
-        return check(lib.lockstep_reducer_begin_backward(self._c, options))
 
     def mark_ready(self, index, gradient):
         """Tells that the gradient of a parameter is final. It has the table's shape, strides, dtype and device, and is overwritten with the
