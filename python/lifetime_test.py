@@ -221,6 +221,26 @@ for call in (lambda: communicator.receive(x), communicator.receive(x, asynchrono
 time.sleep(0.1)
 ''', errors='(.|\\n)*')
 
+    def test_a_reducer_closed_under_a_thread_that_is_in_it(self):
+        self.ends('''
+for _ in range(20):
+    own, kept = communicator.duplicate(), []
+    reducer = lockstep.Reducer(own, [('p', (4,))], hook=lambda bucket, completion: kept.append(completion))
+    def step():
+        reducer.begin_backward()
+        reducer.mark_ready(0, x)
+        reducer.end_backward()
+    thread = threading.Thread(target=step, daemon=True)
+    thread.start()
+    while not kept:
+        time.sleep(0.001)
+    time.sleep(0.005)
+    threading.Timer(0.005, kept[0].done).start()
+    own.close()
+    reducer.close()
+    thread.join()
+''', errors='(.|\\n)*')
+
     def test_with_threads_that_compute_and_communicate(self):
         self.ends('''
 def work(own):

@@ -153,9 +153,8 @@ class Reducer:
         self._weak = _Weak(self)
         self._context = ffi.new_handle(self._weak)
         out = ffi.new('lockstep_reducer**')
-        check(lib.lockstep_reducer_create(communicator._handle(), table, len(rows), self._read(options, hook), out))
+        check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook), out))
         self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy)
-        self._lent = False  # whether somebody has a gradient_view
         self.communicator = communicator
         at_exit.made_from_communicators.add(self)
         # For each parameter the description of its gradient, which stays but for the address.
@@ -220,10 +219,11 @@ class Reducer:
         return options
 
     def close(self):
-        """Waits for launched buckets if a step is under way. Twice is once. Bucket views stay valid: the last of them frees the memory."""
-        c, self._c = self._c, ffi.NULL
-        if c and not self._lent:
-            ffi.release(c)
+        """Waits for launched buckets if a step is under way. Twice is once. Bucket views stay valid: the last of them frees the memory.
+
+        THREADS  If another thread is in a call on it, that goes on, and the last such call ends the reducer as it returns.
+        """
+        self._c = ffi.NULL  # whoever is in a call, or has a view, has a reference to the handle, too
 
     # ---- A step
 
@@ -308,7 +308,6 @@ class Reducer:
 
     def lend(self):
         """What keeps the memory of bucket views, also after close()."""
-        self._lent = True
         return self._c
 
     def gradient_view(self, index):
@@ -387,7 +386,7 @@ class Reducer:
 
     def change_communicator(self, communicator):
         """Moves the reducer to another communicator, after a failure or when ranks come and go. Every rank of the new one calls it."""
-        check(lib.lockstep_reducer_change_communicator(self._c, communicator._handle()))
+        check(communicator._call(lambda c: lib.lockstep_reducer_change_communicator(self._c, c)))
         self.communicator = communicator
 
 

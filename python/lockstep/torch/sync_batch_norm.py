@@ -44,8 +44,8 @@ class _Normalise(torch.autograd.Function):
         options.struct_size = ffi.sizeof('lockstep_batch_norm_options')
         options.epsilon, options.momentum = eps, momentum
         options.running_mean, options.running_variance = _floats(running_mean), _floats(running_var)
-        check(lib.lockstep_batch_norm_combine(communicator._handle(), channels, _floats(mean), _floats(variance), count, options,
-                                              _floats(mean), _floats(variance), _floats(inverse_std), total))
+        check(communicator._call(lib.lockstep_batch_norm_combine, channels, _floats(mean), _floats(variance), count, options,
+                                 _floats(mean), _floats(variance), _floats(inverse_std), total))
         ctx.communicator, ctx.total, ctx.dimensions = communicator, total[0], dimensions
         ctx.save_for_backward(x, weight, mean, inverse_std)
         y = (x.float() - _spread(mean, x)) * _spread(inverse_std, x)
@@ -62,7 +62,7 @@ class _Normalise(torch.autograd.Function):
         if weight is not None:
             for_weight, for_bias = (sum_dy_xmu * inverse_std).to(weight.dtype), sum_dy.to(weight.dtype)
         sum_dy, sum_dy_xmu = sum_dy.clone(), sum_dy_xmu.clone()
-        check(lib.lockstep_batch_norm_sum_gradients(ctx.communicator._handle(), len(mean), _floats(sum_dy), _floats(sum_dy_xmu), ffi.NULL))
+        check(ctx.communicator._call(lib.lockstep_batch_norm_sum_gradients, len(mean), _floats(sum_dy), _floats(sum_dy_xmu), ffi.NULL))
         total = max(ctx.total, 1)
         scale = inverse_std if weight is None else inverse_std * weight.float()
         dx = (dy - _spread(sum_dy / total, x) - from_mean * _spread(inverse_std.square() * sum_dy_xmu / total, x)) * _spread(scale, x)
