@@ -68,6 +68,25 @@ class Layers(unittest.TestCase):
         self.assertEqual(found.dtype, torch.bfloat16)
         torch.testing.assert_close(found.float(), self.own(nn.BatchNorm1d(3)(x)), rtol=0.05, atol=0.05)
 
+    def test_running_statistics_and_defaults_of_other_dtypes(self):
+        for dtype in (torch.bfloat16, torch.float16, torch.float64):
+            with self.subTest(dtype):
+                plain = nn.BatchNorm1d(3)
+                ours = SyncBatchNorm(3, dtype=dtype)
+                ours.running_var = torch.ones(6, dtype=dtype)[::2]
+                x = whole_batch(0, (8, 3))
+                plain(x)
+                before = torch.get_default_dtype()
+                torch.set_default_dtype(dtype)
+                try:
+                    found = ours(x.clone() if RANK == 0 else torch.empty(0, 3, dtype=torch.float32))
+                finally:
+                    torch.set_default_dtype(before)
+                torch.testing.assert_close(found, nn.BatchNorm1d(3)(x)[:len(found)], rtol=1e-4, atol=1e-4)
+                for name in ('running_mean', 'running_var'):
+                    self.assertEqual(getattr(ours, name).dtype, dtype)
+                    torch.testing.assert_close(getattr(ours, name).float(), getattr(plain, name), rtol=0.01, atol=0.01)
+
     def test_in_distributed_data_parallel(self):
         module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
         plain = copy.deepcopy(module)

@@ -25,6 +25,7 @@ def _communicator(group):
 
 
 def _floats(tensor):
+    """The elements of a contiguous tensor of float32; NULL for None."""
     return ffi.cast('float*', 0 if tensor is None else tensor.data_ptr())
 
 
@@ -38,14 +39,18 @@ class _Normalise(torch.autograd.Function):
         if count:
             variance, mean = torch.var_mean(x.float(), dimensions, correction=0)
         else:
-            variance, mean = torch.zeros(channels), torch.zeros(channels)
-        mean, variance, inverse_std = mean.contiguous(), variance.contiguous(), torch.empty(channels)
+            variance, mean = torch.zeros(2, channels, dtype=torch.float32)
+        mean, variance, inverse_std = mean.contiguous(), variance.contiguous(), torch.empty(channels, dtype=torch.float32)
+        running = [each if each is None else each.float().contiguous() for each in (running_mean, running_var)]
         options, total = ffi.new('lockstep_batch_norm_options*'), ffi.new('int64_t*')
         options.struct_size = ffi.sizeof('lockstep_batch_norm_options')
         options.epsilon, options.momentum = eps, momentum
-        options.running_mean, options.running_variance = _floats(running_mean), _floats(running_var)
+        options.running_mean, options.running_variance = map(_floats, running)
         check(communicator._call(lib.lockstep_batch_norm_combine, channels, _floats(mean), _floats(variance), count, options,
                                  _floats(mean), _floats(variance), _floats(inverse_std), total))
+        for each, updated in zip((running_mean, running_var), running):
+            if updated is not each:
+                each.copy_(updated)
         ctx.communicator, ctx.total, ctx.dimensions = communicator, total[0], dimensions
         ctx.save_for_backward(x, weight, mean, inverse_std)
         y = (x.float() - _spread(mean, x)) * _spread(inverse_std, x)
