@@ -161,7 +161,7 @@ class Others(unittest.TestCase):
     def test_abort(self):
         with communicator.duplicate() as copy:
             if RANK == 0:
-                copy.abort('enough')
+                copy.abort('enough \udcff')
             with self.assertRaisesRegex(lockstep.Aborted, 'enough'):
                 copy.barrier()
             communicator.barrier()

@@ -133,7 +133,7 @@ class Communicator(ObjectCalls):
 
     def abort(self, reason):
         """Fails all operations under way and all later ones, on every rank, with Aborted and this text. Does not wait."""
-        check(self._call(lib.lockstep_communicator_abort, reason.encode()))
+        check(self._call(lib.lockstep_communicator_abort, reason.encode(errors='replace')))
 
     def describe(self):
         """A text: how ranks are connected, and why."""

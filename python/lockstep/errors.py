@@ -125,7 +125,7 @@ def to_error(exception):
     """A lockstep_error* with what a callback raised, for the library to free."""
     code = exception.code if isinstance(exception, Error) else lib.LOCKSTEP_UNKNOWN
     text = str(exception) if isinstance(exception, Error) else f'{type(exception).__name__}: {exception}'
-    return lib.lockstep_error_create(code, text.encode())
+    return lib.lockstep_error_create(code, text.encode(errors='replace'))
 
 
 def take_text(text):
