@@ -1,6 +1,7 @@
 """The reducer from Python, on two ranks."""
 
 import array
+import re
 import threading
 import unittest
 
@@ -148,12 +149,21 @@ class Reducer(unittest.TestCase):
         self.assertEqual([views[0][0], views[2][0]], [7, 2.5])
 
     def test_a_sparse_bucket_in_a_hook_and_an_optimizer(self):
-        seen = []
+        seen, refused = [], []
 
         def double(bucket, completion):
             rows_at, values_at, count = bucket.rows()
             seen.append(count)
-            bucket.set_rows(array.array('q', [4]), memoryview(floats(1, 2)).cast('B').cast('f', (1, 2)))
+            row = memoryview(floats(1, 2)).cast('B').cast('f', (1, 2))
+            for rows, values, text in ((array.array('i', [4]), row, 'rows: a vector of int64'),
+                                       (array.array('q', [4]), array.array('d', [1, 2]), 'values: float64 for the float32 of parameter e'),
+                                       (array.array('q', [4]), floats(1, 2), r'values: shape \[2\], not \[1, 2\]'),
+                                       (array.array('q', [4, 5]), row, r'values: shape \[1, 2\], not \[2, 2\]')):
+                try:
+                    bucket.set_rows(rows, values)
+                except lockstep.InvalidArgument as error:
+                    refused.append(re.match(text, str(error)) is not None)
+            bucket.set_rows(array.array('q', [4]), row)
             completion.done()
 
         reducer = lockstep.Reducer(communicator, [lockstep.Parameter('e', (10, 2), sparse=True)], hook=double)
@@ -161,6 +171,7 @@ class Reducer(unittest.TestCase):
         reducer.mark_ready_sparse(0, array.array('q', [3, RANK]), memoryview(floats(1, 2, 3, 4)).cast('B').cast('f', (2, 2)))
         reducer.end_backward()
         self.assertEqual((seen, reducer.averaged_rows(0)[2]), ([2], 1))
+        self.assertEqual(refused, [True] * 4)
 
     def test_a_rank_without_inputs_joins(self):
         reducer = self.make(uneven_inputs=True)

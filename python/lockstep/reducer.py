@@ -91,8 +91,19 @@ class HookBucket:
         return (_address(rows[0]), _address(values[0]), count[0]) if sparse[0] else None
 
     def set_rows(self, rows, values):
-        """The average of a sparse bucket: values[i] belongs to row rows[i] (int64, in any order). Both are copied."""
+        """The average of a sparse bucket: values[i] belongs to row rows[i] (int64, in any order), and has the parameter's dtype. Both are
+        copied."""
         row, value = tensors.read(rows, 'rows', False), tensors.read(values, 'values', False)
+        index = ffi.new('size_t*')
+        check(lib.lockstep_hook_bucket_gradient(self._c, 0, index, ffi.NULL))
+        parameter = self._parameters[index[0]]
+        if row.c.dtype != lib.LOCKSTEP_I64 or row.c.dimensions != 1:
+            raise InvalidArgument('rows: a vector of int64 belongs here')
+        if value.c.dtype != tensors.NAMES[parameter.dtype]:
+            raise InvalidArgument(f'values: {_DTYPE_NAMES[value.c.dtype]} for the {parameter.dtype} of parameter {parameter.name}')
+        shape, expected = value.c.shape[0:value.c.dimensions], [row.c.shape[0], *parameter.shape[1:]]
+        if list(shape) != expected:
+            raise InvalidArgument(f'values: shape {list(shape)}, not {expected}, for {row.c.shape[0]} rows of parameter {parameter.name}')
         check(lib.lockstep_hook_bucket_set_rows(self._c, ffi.cast('int64_t*', row.c.data), value.c.data, row.c.shape[0]))
 
     def all_reduce(self, op=lib.LOCKSTEP_SUM):
