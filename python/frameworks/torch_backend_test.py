@@ -171,6 +171,17 @@ class Collectives(Case):
                 work.wait()
             self.assertTensor(tensor.to_dense(), torch.tensor([[4., 6.], [0., 0.], [3., 4.], [3., 4.]]))
 
+    def test_sparse_tensors_are_not_coalesced(self):
+        group = dist.new_group()
+        sparse, dense = torch.eye(3).to_sparse(), torch.ones(3)
+        group._start_coalescing(torch.device('cpu'))
+        with self.assertRaisesRegex(ValueError, 'sparse tensors cannot be coalesced'):
+            group.allreduce([sparse])
+        group.allreduce([dense])
+        group._end_coalescing(torch.device('cpu')).wait()
+        self.assertTensor(dense, 2)
+        dist.destroy_process_group(group)
+
     def test_objects(self):
         objects = [None, None]
         dist.all_gather_object(objects, {'rank': self.rank})

@@ -332,6 +332,8 @@ class Backend(C10dBackend):
 
     def allreduce_sparse(self, tensors, opts):
         """The sum of sparse tensors of one shape, by way of all their indices and values."""
+        if self._group() is not None:
+            raise lockstep.InvalidArgument('lockstep: sparse tensors cannot be coalesced')
         given = _one(tensors)
         tensor = given.coalesce()
         if _reduction(opts.reduceOp)[0] != lockstep.SUM:
