@@ -905,9 +905,16 @@ class Mistakes(Case):
             with self.assertRaises(lockstep.Unimplemented):
                 call()
         ours(torch.ones(1, 2)).sum().backward()
-        for call in (lambda: ours.register_comm_hook(None, 'all_reduce'), ours._set_static_graph):
+        for call in (lambda: ours.register_comm_hook(None, 'all_reduce'), ours._set_static_graph) * 2:  # a refusal changes nothing
             with self.assertRaisesRegex(lockstep.FailedPrecondition, 'right after wrapping'):
                 call()
+        self.assertFalse(ours.static_graph)
+        module = nn.Linear(2, 2)
+        _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {'lr': 0.05})
+        ours = DistributedDataParallel(module, mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+        for _ in range(2):
+            with self.assertRaisesRegex(lockstep.Unimplemented, 'mixed_precision with optimizers'):
+                ours(torch.ones(1, 2))
 
 
 class Holder(nn.Module):

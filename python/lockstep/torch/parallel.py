@@ -166,10 +166,12 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                                                'that require a gradient and are not ignored')
         return {'delayed': [places[id(parameter)] for parameter in parameters], 'delayed_trigger': places[id(trigger)]}
 
-    def _rebuild(self):
-        """Another averager, before the first backward. Collective."""
+    def _check_nothing_averaged(self):
         if self._averager.steps:
             raise lockstep.FailedPrecondition('after the first backward pass the averaging is not changed: do it right after wrapping')
+
+    def _rebuild(self):
+        """Another averager, before the first backward. Collective."""
         self._averager.close()
         self._averager = self._new_averager()
 
@@ -281,6 +283,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         'fp16_compress', 'bf16_compress', 'noop'."""
         if self._hook is not None:
             raise lockstep.FailedPrecondition(f'the hook {self._hook_name} is registered already: one hook a module')
+        self._check_nothing_averaged()
         name = hooks.named(hook, state, self.process_group)
         if name is None:
             hooks.check(hook)
@@ -293,12 +296,12 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _take_over_optimizers(self):
         """Optimizers in backward (torch.distributed.optim._apply_optimizer_in_backward) step when their bucket is averaged."""
-        self._overlapped = True
         found = [parameter for _, parameter in self._averaged_parameters() if hasattr(parameter, '_in_backward_optimizers')]
+        if found and self._precision is not None:
+            raise lockstep.Unimplemented('mixed_precision with optimizers in backward: their parameters are in lower precision then')
+        self._overlapped = True
         if not found:
             return
-        if self._precision is not None:
-            raise lockstep.Unimplemented('mixed_precision with optimizers in backward: their parameters are in lower precision then')
         for parameter in found:
             for handle in dist.optim.apply_optimizer_in_backward.param_to_optim_hook_handle_map.get(parameter, ()):
                 handle.remove()
@@ -314,6 +317,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _set_static_graph(self):
         if not self.static_graph:
+            self._check_nothing_averaged()
             self.static_graph = True
             self._rebuild()
 
