@@ -205,6 +205,10 @@ class CudaArrayInterface(unittest.TestCase):
                 found = read(OnDevice(**changes))
                 self.assertEqual((found.c.device_kind, int(tensors.ffi.cast('uintptr_t', found.c.data))), (lib.LOCKSTEP_CUDA, 4096))
 
+    def test_memory_is_where_its_communicator_is(self):
+        found = read(lockstep.Memory(tensors.ffi.NULL, lockstep.CUDA, 1))
+        self.assertEqual((found.c.device_kind, found.c.device_index), (lib.LOCKSTEP_CUDA, 1))
+
     def test_what_cannot_be_served_is_refused_by_name(self):
         for changes, text in (({'strides': (4, 8)}, 'x: an array of shape .* is not contiguous'), ({'data': (4096, True)}, 'read-only'),
                               ({'typestr': '>f4'}, 'x: Lockstep has no dtype >f4'), ({'typestr': '<i2'}, 'x: Lockstep has no dtype <i2'),

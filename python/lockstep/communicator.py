@@ -58,8 +58,8 @@ class Communicator(ObjectCalls):
     rank: 0 to size - 1; size: the number of ranks. Usable in a `with` statement, which closes it.
     """
 
-    def __init__(self, c, on_device=False):
-        self._on_device = on_device
+    def __init__(self, c, device_index=None):
+        self._device_index = device_index  # of its GPU; None: the host only
         self._c, self._before_destroy = own(c, lib.lockstep_communicator_destroy)
         self._calls = set()  # the threads that are in a call on the handle
         self._interrupted = None  # a Call whose wait a signal ended. Later collectives come behind it
@@ -109,7 +109,7 @@ class Communicator(ObjectCalls):
     def _wait_for(self, call, *arguments):
         """A call that waits and is not a work."""
         self._finish_interrupted()
-        made = works.Call(self._call, call, *arguments, on_device=self._on_device)
+        made = works.Call(self._call, call, *arguments, on_device=self._device_index is not None)
         try:
             made.wait()
         except BaseException:
@@ -316,7 +316,7 @@ class Communicator(ObjectCalls):
     def _make(self, call, *arguments):
         out = _communicators_out(1)
         self._wait_for(call, *arguments, out)
-        return _take_communicators(out, self._on_device)[0]
+        return _take_communicators(out, self._device_index)[0]
 
     def mesh(self, **dimensions):
         """Arranges the ranks in a grid: mesh(dp=2, tp=4) returns {'dp': Communicator, 'tp': Communicator}, this rank's line along each.
@@ -327,7 +327,7 @@ class Communicator(ObjectCalls):
         c_names, extents = ffi.new('char*[]', names), ffi.new('int32_t[]', list(dimensions.values()))
         out = _communicators_out(len(dimensions))
         self._wait_for(lib.lockstep_communicator_mesh, c_names, extents, len(names), out)
-        return dict(zip(dimensions, _take_communicators(out, self._on_device)))
+        return dict(zip(dimensions, _take_communicators(out, self._device_index)))
 
     def allocate(self, bytes, device_kind=HOST):
         """Memory of as many bytes on every rank, zeroed on the host. device_kind: HOST or CUDA, the communicator's.
@@ -336,7 +336,7 @@ class Communicator(ObjectCalls):
         """
         out = ffi.gc(ffi.new('lockstep_memory**'), lambda out: lib.lockstep_memory_destroy(out[0]))
         self._wait_for(lib.lockstep_memory_create, bytes, device_kind, out)
-        made = Memory(out[0], device_kind)
+        made = Memory(out[0], device_kind, self._device_index or 0)
         out[0] = ffi.NULL
         return made
 
@@ -349,10 +349,10 @@ def _communicators_out(count):
     return ffi.gc(ffi.new(f'lockstep_communicator*[{count}]'), destroy)
 
 
-def _take_communicators(out, on_device):
+def _take_communicators(out, device_index):
     made = []
     for i in range(len(out)):
-        made.append(Communicator(out[i], on_device) if out[i] else None)
+        made.append(Communicator(out[i], device_index) if out[i] else None)
         out[i] = ffi.NULL
     return made
 
@@ -431,6 +431,6 @@ def init(**given):
     if store is not None:
         c_options.store = store.c
     out = _communicators_out(1)
-    on_device = c_options.device_kind != HOST
-    works.Call(lib.lockstep_communicator_create, c_options, out, on_device=on_device).wait()
-    return _take_communicators(out, on_device)[0]
+    device_index = None if c_options.device_kind == HOST else c_options.device_index
+    works.Call(lib.lockstep_communicator_create, c_options, out, on_device=device_index is not None).wait()
+    return _take_communicators(out, device_index)[0]

@@ -13,9 +13,9 @@ class Memory:
     whether the other ranks have mapped it.
     """
 
-    def __init__(self, c, device_kind=HOST):
+    def __init__(self, c, device_kind=HOST, device_index=0):
         self._c = ffi.gc(c, lib.lockstep_memory_destroy)
-        self._device_kind = device_kind
+        self._device_kind, self._device_index = device_kind, device_index
         self.bytes = lib.lockstep_memory_bytes(c)
         self.is_shared = lib.lockstep_memory_is_shared(c) != 0
         self.address = int(ffi.cast('uintptr_t', lib.lockstep_memory_data(c)))

@@ -10,6 +10,7 @@ import sys
 
 from lockstep._native import ffi, lib
 from lockstep.errors import InvalidArgument, check
+from lockstep.memory import Memory
 
 NAMES = {
     'bool': lib.LOCKSTEP_BOOL, 'uint8': lib.LOCKSTEP_U8, 'int8': lib.LOCKSTEP_I8, 'int32': lib.LOCKSTEP_I32, 'uint32': lib.LOCKSTEP_U32,
@@ -172,7 +173,7 @@ def _of_cuda(array, name, writable):
         if extent > 1 and stride != row:
             raise _not_contiguous(name, shape, strides)
         row *= extent
-    device = getattr(getattr(array, 'device', None), 'id', 0)
+    device = array._device_index if isinstance(array, Memory) else getattr(getattr(array, 'device', None), 'id', 0)
     return Tensor(address, dtype, shape, array, lib.LOCKSTEP_CUDA, device)
 
 
