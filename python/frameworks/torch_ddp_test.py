@@ -11,6 +11,7 @@ import pickle
 import time
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lockstep
 import ranks
-from lockstep.torch import DistributedDataParallel
+from lockstep.torch import DistributedDataParallel, groups
 
 STEPS = 20
 
@@ -898,6 +899,19 @@ class Mistakes(Case):
         ours = DistributedDataParallel(Holder(weight, lambda x: nn.functional.embedding(x, weight, sparse=True)))
         with self.assertRaisesRegex(lockstep.InvalidArgument, "'weight' is sparse.*sparse=True"):
             ours(torch.tensor([1, 2])).sum().backward()
+
+    def test_communicators_for_a_gpu(self):
+        # As far as that goes without one.
+        device, host, gpu, given = torch.device('cuda', 1), mock.Mock(), mock.Mock(), []
+        own = mock.Mock(_communicator=host, _of_gpu=lambda of: gpu if of == device else None)
+        with mock.patch.object(groups, '_backend_of', return_value=own):
+            self.assertIs(groups.communicator_of(dist.group.WORLD, device), gpu.duplicate())
+            self.assertIs(groups.communicator_of(dist.group.WORLD, torch.device('cpu')), host.duplicate())
+        other = mock.Mock(_communicator=None, options=None)
+        with mock.patch.object(groups, '_backend_of', return_value=other), \
+                mock.patch.object(groups, 'connect', lambda *_, **options: given.append(options)):
+            groups.communicator_of(GLOO, device)
+        self.assertEqual(given, [{'device_kind': lockstep.CUDA, 'device_index': 1}])
 
     def test_no_refusals_in_silence(self):
         ours = DistributedDataParallel(nn.Linear(2, 2))

@@ -5,22 +5,24 @@ import weakref
 import torch.distributed as dist
 
 import lockstep
-from lockstep.torch.store import Store
+from lockstep._native import lib
+from lockstep.torch.store import connect
 
 _made = weakref.WeakKeyDictionary()  # for each process group of another back end the number of communicators made for it
 
 
 def communicator_of(group, device):
-    """A communicator of its own for the ranks of a process group. Collective.
+    """A communicator of its own for the ranks of a process group, which takes tensors of the device. Collective.
 
     Of the back end "lockstep" it is a duplicate of the group's. For another one the ranks meet over the group's store, and get its timeout.
     """
-    own = getattr(_backend_of(group, device), '_communicator', None)
-    if own is not None:
-        return own.duplicate()
+    backend = _backend_of(group, device)
+    if getattr(backend, '_communicator', None) is not None:
+        return (backend._of_gpu(device) if device.type == 'cuda' else backend._communicator).duplicate()
     number = _made[group] = _made.get(group, 0) + 1
-    store = Store(dist.PrefixStore(f'lockstep/{number}', group.get_group_store()))
-    return lockstep.init(world_size=group.size(), rank=group.rank(), store=store, **_timeouts(group, device))
+    of_device = {'device_kind': lib.LOCKSTEP_CUDA, 'device_index': device.index or 0} if device.type == 'cuda' else {}
+    return connect(dist.PrefixStore(f'lockstep/{number}', group.get_group_store()), group.size(), group.rank(), _timeout_ms(backend),
+                   **of_device)
 
 
 def default_group():
@@ -37,10 +39,6 @@ def _backend_of(group, device):
         raise lockstep.InvalidArgument(f'the process group has no back end for {device.type}: {error}') from error
 
 
-def _timeouts(group, device):
-    options = getattr(_backend_of(group, device), 'options', None)
-    timeout = getattr(options, '_timeout', None)
-    if timeout is None:
-        return {}
-    milliseconds = max(1, round(1000 * timeout.total_seconds()))
-    return {'setup_timeout_ms': milliseconds, 'timeout_ms': milliseconds}
+def _timeout_ms(backend):
+    timeout = getattr(getattr(backend, 'options', None), '_timeout', None)
+    return None if timeout is None else max(1, round(1000 * timeout.total_seconds()))

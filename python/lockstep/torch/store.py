@@ -10,7 +10,8 @@ from lockstep.errors import check
 
 
 def connect(store, size, rank, timeout_ms, **options):
-    """A new communicator of `size` ranks, each of which calls it with the same store. timeout_ms is its own, and its set-up's."""
+    """A new communicator of `size` ranks, each of which calls it with the same store. timeout_ms is its own, and its set-up's;
+    None: the defaults."""
     return lockstep.init(world_size=size, rank=rank, store=Store(store), setup_timeout_ms=timeout_ms, timeout_ms=timeout_ms,
                          **_hosts(size, rank), **options)
 
