@@ -56,9 +56,15 @@ class Reducer(unittest.TestCase):
         self.assertEqual(self.averages(), [RANK, RANK + 1, RANK + 2])
         self.step(reducer)
         self.assertEqual(self.averages(), [1, 3, 5])
-        for options, text in (({'colour': 1}, 'no option colour'), ({'averaging': 'never'}, "averaging 'never'; there are before")):
-            with self.assertRaisesRegex(lockstep.InvalidArgument, text):
+        for options, kind, text in (({'colour': 1}, lockstep.InvalidArgument, 'no option colour; there are averaging, bucket_cap_bytes, '),
+                                    ({'hook_context': 1}, lockstep.InvalidArgument, 'no option hook_context'),
+                                    ({'averaging': 'never'}, lockstep.InvalidArgument, "averaging 'never'; there are before"),
+                                    ({'bucket_cap_bytes': 'x'}, TypeError, 'option bucket_cap_bytes: '),
+                                    ({'delayed': ['x']}, TypeError, 'option delayed: '),
+                                    ({'bucket_caps_bytes': [2**70]}, OverflowError, 'option bucket_caps_bytes: ')):
+            with self.subTest(options), self.assertRaisesRegex(kind, text):
                 self.make(**options)
+        self.step(self.make(averaging=None, bucket_cap_bytes=None, plan=None, delayed=None))
 
     def test_unused_parameters(self):
         reducer = self.make(find_unused_parameters=True)
@@ -181,6 +187,13 @@ class Reducer(unittest.TestCase):
             self.assertEqual(self.averages(), [0, 0.5, 1])
         reducer.join([model])
         self.assertEqual(model[0], 0)
+
+    def test_a_closed_reducer_says_so(self):
+        reducer = self.make()
+        reducer.close()
+        reducer.close()
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, 'the reducer is closed'):
+            reducer.begin_backward()
 
     def test_marks_from_several_threads(self):
         reducer = lockstep.Reducer(communicator, [(f'p{i}', (8,)) for i in range(64)])

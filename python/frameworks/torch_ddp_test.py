@@ -806,6 +806,8 @@ class Modules(Case):
         train(first, steps=2)
         first.close()
         first.close()
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, 'is closed: wrap the module again'):
+            first(inputs(0, RANK)[0])
         second = DistributedDataParallel(module)
         train(second, steps=2)
         self.assert_equal_on_ranks(second)

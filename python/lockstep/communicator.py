@@ -235,7 +235,7 @@ class Communicator(ObjectCalls):
 
     def broadcast_coalesced(self, tensor_list, root=0, **options):
         """broadcast of each tensor of a list, as one collective."""
-        array, kept = _read_list(tensor_list, 'tensor_list', self.rank != root)
+        array, kept = read_list(tensor_list, 'tensor_list', self.rank != root)
         return self._run(lib.lockstep_broadcast_coalesced, kept, (array, len(kept), root), options)
 
     def all_gather_coalesced(self, inputs, outputs, **options):
@@ -247,8 +247,8 @@ class Communicator(ObjectCalls):
         return self._run_lists(lib.lockstep_reduce_scatter_coalesced, inputs, outputs, (op,), options)
 
     def _run_lists(self, call, inputs, outputs, arguments, options):
-        sources, kept = _read_list(inputs, 'inputs', outputs is None)
-        targets, also = (sources, kept) if outputs is None else _read_list(outputs, 'outputs', True)
+        sources, kept = read_list(inputs, 'inputs', outputs is None)
+        targets, also = (sources, kept) if outputs is None else read_list(outputs, 'outputs', True)
         if len(kept) != len(also):
             raise InvalidArgument(f'{len(kept)} inputs and {len(also)} outputs')
         return self._run(call, (kept, also), (sources, targets, len(kept), *arguments), options)
@@ -380,7 +380,8 @@ def _stream(stream):
     return made
 
 
-def _read_list(given, name, writable):
+def read_list(given, name, writable):
+    """(a lockstep_tensor[] of the arrays, the Tensors that keep their memory)"""
     kept = [tensors.read(tensor, f'{name}[{i}]', writable) for i, tensor in enumerate(given)]
     array = ffi.new('lockstep_tensor[]', len(kept))
     for i, tensor in enumerate(kept):

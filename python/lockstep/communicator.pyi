@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 from typing_extensions import Unpack
@@ -11,7 +11,7 @@ from lockstep.objects import ANY_SOURCE as ANY_SOURCE
 from lockstep.objects import ANY_TAG as ANY_TAG
 from lockstep.objects import EVERY_RANK as EVERY_RANK
 from lockstep.objects import ObjectCalls
-from lockstep.tensors import _Array
+from lockstep.tensors import Tensor, _Array
 from lockstep.works import Message as Message
 from lockstep.works import Work as Work
 
@@ -32,6 +32,7 @@ class _Options(TypedDict, total=False):
     asynchronous: bool
     stream: Any
 
+def read_list(given: Iterable[_Array], name: str, writable: bool) -> tuple[Any, list[Tensor]]: ...
 def own(c: Any, destroy: Any) -> tuple[Any, list[Any]]: ...
 
 class Communicator(ObjectCalls):

@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+def check_names(struct: str, given: Iterable[str], hidden: Set[str] = ...) -> None: ...
 def fill(struct: str, given: Mapping[str, Any], kept: Any = None) -> Any: ...

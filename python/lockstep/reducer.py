@@ -15,10 +15,10 @@ MEMORY   A marked gradient is held until the backward has ended, and overwritten
 
 import weakref
 
-from lockstep import at_exit, tensors
+from lockstep import at_exit, options, tensors
 from lockstep._native import ffi, lib
-from lockstep.communicator import own
-from lockstep.errors import InvalidArgument, check, take_text, to_error
+from lockstep.communicator import own, read_list
+from lockstep.errors import FailedPrecondition, InvalidArgument, check, take_text, to_error
 
 _AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVERAGING_AFTER, 'none': lib.LOCKSTEP_AVERAGING_NONE,
               'in_collective': lib.LOCKSTEP_AVERAGING_IN_COLLECTIVE, 'predivide': lib.LOCKSTEP_AVERAGING_PREDIVIDE}
@@ -26,10 +26,10 @@ _COMPRESSION = {None: lib.LOCKSTEP_COMPRESSION_NONE, 'float16': lib.LOCKSTEP_COM
 _HOOKS = {None: lib.LOCKSTEP_HOOK_NONE, 'all_reduce': lib.LOCKSTEP_HOOK_ALL_REDUCE, 'fp16_compress': lib.LOCKSTEP_HOOK_FP16_COMPRESS,
           'bf16_compress': lib.LOCKSTEP_HOOK_BF16_COMPRESS, 'noop': lib.LOCKSTEP_HOOK_NOOP}
 _DTYPE_NAMES = {value: name for name, value in tensors.NAMES.items()}
-# Options whose values are not the C field's.
-_OWN = {'averaging', 'compression', 'bucket_caps_bytes', 'delayed', 'plan', 'trace_path', 'gradient_memory', 'optimizer_step'}
-_NOT_GIVEN = {'struct_size', 'hook', 'hook_name', 'hook_issue', 'hook_start', 'hook_context', 'hook_release', 'optimizer_context',
-              'optimizer_release', 'bucket_cap_count', 'delayed_count'}
+_LISTS = {'bucket_caps_bytes': ('bucket_cap_count', 'int64_t[]'), 'delayed': ('delayed_count', 'size_t[]')}  # options, their count and type
+# Fields that are no options.
+_NOT_GIVEN = {'hook', 'hook_name', 'hook_issue', 'hook_start', 'hook_context', 'hook_release', 'optimizer_context', 'optimizer_release',
+              'bucket_cap_count', 'delayed_count'}
 
 
 class Parameter:
@@ -198,36 +198,25 @@ class Reducer:
         return tensor
 
     def _read(self, given, hook):
-        options = ffi.new('lockstep_reducer_options*')
-        options.struct_size = ffi.sizeof('lockstep_reducer_options')
-        fields = {name for name, _ in ffi.typeof('lockstep_reducer_options').fields} - _NOT_GIVEN
-        for name, value in given.items():
-            if name not in fields:
-                raise InvalidArgument(f'no option {name}; there are {", ".join(sorted(fields))}')
-            if name not in _OWN:
-                setattr(options, name, value)
-        options.averaging = _one_of('averaging', _AVERAGING, given.get('averaging', 'before'))
-        options.compression = _one_of('compression', _COMPRESSION, given.get('compression'))
+        options.check_names('lockstep_reducer_options', given, _NOT_GIVEN)
+        made = {name: value for name, value in given.items() if name not in _LISTS}
+        made['averaging'] = _one_of('averaging', _AVERAGING, 'before' if given.get('averaging') is None else given['averaging'])
+        made['compression'] = _one_of('compression', _COMPRESSION, given.get('compression'))
         if self._hook is None:
-            options.hook = _one_of('hook', _HOOKS, hook)
+            made['hook'] = _one_of('hook', _HOOKS, hook)
         else:
-            options.hook = lib.LOCKSTEP_HOOK_CALLBACK
-            options.hook_name = self._keep(ffi.new('char[]', getattr(hook, '__name__', 'callback').encode()))
-            options.hook_start = lib.lockstep_py_hook_start
-            options.hook_context = self._context
-        for name in ('plan', 'trace_path', 'gradient_memory'):
-            if given.get(name) is not None:
-                setattr(options, name, self._keep(ffi.new('char[]', given[name].encode())))
-        if given.get('bucket_caps_bytes'):
-            options.bucket_caps_bytes = self._keep(ffi.new('int64_t[]', list(given['bucket_caps_bytes'])))
-            options.bucket_cap_count = len(given['bucket_caps_bytes'])
-        if given.get('delayed'):
-            options.delayed = self._keep(ffi.new('size_t[]', list(given['delayed'])))
-            options.delayed_count = len(given['delayed'])
+            made.update(hook=lib.LOCKSTEP_HOOK_CALLBACK, hook_name=getattr(hook, '__name__', 'callback'),
+                        hook_start=lib.lockstep_py_hook_start, hook_context=self._context)
+        for name, (count, elements) in _LISTS.items():
+            if given.get(name):
+                try:
+                    made[name] = ffi.new(elements, list(given[name]))
+                except (TypeError, OverflowError) as error:
+                    raise type(error)(f'option {name}: {error}') from None
+                made[count] = len(made[name])
         if self._optimizer_step is not None:
-            options.optimizer_step = lib.lockstep_py_optimizer_step
-            options.optimizer_context = self._context
-        return options
+            made.update(optimizer_step=lib.lockstep_py_optimizer_step, optimizer_context=self._context)
+        return self._keep(options.fill('lockstep_reducer_options', made))
 
     def close(self):
         """Waits for launched buckets if a step is under way. Twice is once. Bucket views stay valid: the last of them frees the memory.
@@ -236,20 +225,25 @@ class Reducer:
         """
         self._c = ffi.NULL  # whoever is in a call, or has a view, has a reference to the handle, too
 
+    def _handle(self):
+        if not self._c:
+            raise FailedPrecondition('the reducer is closed: make another one')
+        return self._c
+
     # ---- A step
 
     def begin_backward(self, no_sync=False, unused=None, stream=None):
         """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: exactly these parameters are, with find_unused_parameters;
         None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. Also raises, once, an error of another
         rank that came too late for its own step's end."""
-        options = ffi.NULL
+        c_options = ffi.NULL
         if no_sync or unused is not None or stream is not None:
-            options = self._backward
-            options.struct_size = ffi.sizeof('lockstep_backward_options')
-            options.no_sync, options.stream = no_sync, stream or ffi.NULL
+            c_options = self._backward
+            c_options.struct_size = ffi.sizeof('lockstep_backward_options')
+            c_options.no_sync, c_options.stream = no_sync, stream or ffi.NULL
             given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
-            options.unused_given, options.unused, options.unused_count = unused is not None, given, len(unused or ())
-        check(lib.lockstep_reducer_begin_backward(self._c, options))
+            c_options.unused_given, c_options.unused, c_options.unused_count = unused is not None, given, len(unused or ())
+        check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))
         # Not before: if it is refused, a step that is under way goes on with them.
         self._borrowed.clear()
 
@@ -291,7 +285,7 @@ class Reducer:
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
         missing somewhere; then no gradient of the step is an average, and the next step may be tried."""
         try:
-            check(lib.lockstep_reducer_end_backward(self._c, stream or ffi.NULL))
+            check(lib.lockstep_reducer_end_backward(self._handle(), stream or ffi.NULL))
         finally:
             self._borrowed.clear()
 
@@ -299,14 +293,14 @@ class Reducer:
         """After a synchronised backward: the average's (address, used by some rank). It may be in the reducer's memory if only other ranks
         used the parameter; (None, False) if no rank did."""
         out, used = ffi.new('lockstep_tensor*'), ffi.new('int32_t*')
-        check(lib.lockstep_reducer_averaged_gradient(self._c, index, out, used))
+        check(lib.lockstep_reducer_averaged_gradient(self._handle(), index, out, used))
         return (_address(out.data), True) if used[0] else (None, False)
 
     def averaged_rows(self, index):
         """After a synchronised backward, of a sparse parameter: (address of int64 rows, address of values, number of rows), or None."""
         rows, values, count = ffi.new('int64_t**'), ffi.new('void**'), ffi.new('size_t*')
         used = ffi.new('int32_t*')
-        check(lib.lockstep_reducer_averaged_rows(self._c, index, rows, values, count, used))
+        check(lib.lockstep_reducer_averaged_rows(self._handle(), index, rows, values, count, used))
         if not used[0]:
             return None
         return _address(rows[0]), _address(values[0]), count[0]
@@ -314,7 +308,7 @@ class Reducer:
     def gradient_view_address(self, index):
         """Where the gradient of a parameter lives in its bucket, with gradient_as_bucket_view; until plan_version grows."""
         out = ffi.new('lockstep_tensor*')
-        check(lib.lockstep_reducer_gradient_view(self._c, index, out))
+        check(lib.lockstep_reducer_gradient_view(self._handle(), index, out))
         return _address(out.data)
 
     def lend(self):
@@ -337,34 +331,34 @@ class Reducer:
 
     def broadcast(self, arrays, root=0):
         """Copies the root's arrays (parameters, buffers) to every rank."""
-        array, kept = _array(arrays, 'tensors')
-        check(lib.lockstep_reducer_broadcast(self._c, array, len(kept), root))
+        array, kept = read_list(arrays, 'tensors', True)
+        check(lib.lockstep_reducer_broadcast(self._handle(), array, len(kept), root))
 
     def join(self, model, buffers=()):
         """Takes part with zeros in the steps of the ranks that still have inputs; returns when all have joined, with the `model`
         (parameters and buffers) of the last. With the option uneven_inputs."""
-        models, of_model = _array(model, 'model')
-        buffer, of_buffers = _array(buffers, 'buffers')
-        check(lib.lockstep_reducer_join(self._c, models, len(of_model), buffer, len(of_buffers)))
+        models, of_model = read_list(model, 'model', True)
+        buffer, of_buffers = read_list(buffers, 'buffers', True)
+        check(lib.lockstep_reducer_join(self._handle(), models, len(of_model), buffer, len(of_buffers)))
 
     def request_replan(self):
         """Plans buckets again, in the order of rank 0's gradients in the next synchronised backward. Every rank calls it."""
-        check(lib.lockstep_reducer_request_replan(self._c))
+        check(lib.lockstep_reducer_request_replan(self._handle()))
 
     @property
     def plan_version(self):
         """The number of the plan in use, from 1."""
-        return lib.lockstep_reducer_plan_version(self._c)
+        return lib.lockstep_reducer_plan_version(self._handle())
 
     @property
     def bucket_count(self):
         """Of the plan in use."""
-        return lib.lockstep_reducer_bucket_count(self._c)
+        return lib.lockstep_reducer_bucket_count(self._handle())
 
     def export_plan(self):
         """The plan in use, for the option `plan` of a later run."""
         out = ffi.new('char**')
-        check(lib.lockstep_reducer_export_plan(self._c, out))
+        check(lib.lockstep_reducer_export_plan(self._handle(), out))
         return take_text(out[0])
 
     def report(self):
@@ -378,11 +372,11 @@ class Reducer:
 
     def set_logging_sample_rate(self, sample_rate):
         """Every sample_rate-th step updates the logging data, after the first ten."""
-        check(lib.lockstep_reducer_set_logging_sample_rate(self._c, sample_rate))
+        check(lib.lockstep_reducer_set_logging_sample_rate(self._handle(), sample_rate))
 
     def _report(self, kind):
         out = ffi.new('char**')
-        check(lib.lockstep_reducer_report(self._c, kind, out))
+        check(lib.lockstep_reducer_report(self._handle(), kind, out))
         return take_text(out[0])
 
     def statistics(self):
@@ -390,14 +384,14 @@ class Reducer:
         lockstep_reducer_statistics."""
         out = ffi.new('lockstep_reducer_statistics*')
         out.struct_size = ffi.sizeof('lockstep_reducer_statistics')
-        check(lib.lockstep_reducer_get_statistics(self._c, out))
+        check(lib.lockstep_reducer_get_statistics(self._handle(), out))
         found = {name: getattr(out, name) for name, _ in ffi.typeof(out[0]).fields if name != 'struct_size'}
         found['copied_because'] = ffi.string(out.copied_because).decode() if out.copied_because else None
         return found
 
     def change_communicator(self, communicator):
         """Moves the reducer to another communicator, after a failure or when ranks come and go. Every rank of the new one calls it."""
-        check(communicator._call(lambda c: lib.lockstep_reducer_change_communicator(self._c, c)))
+        check(communicator._call(lambda c: lib.lockstep_reducer_change_communicator(self._handle(), c)))
         self.communicator = communicator
 
 
@@ -434,14 +428,6 @@ def lockstep_py_optimizer_step(context, bucket):
 
 def _address(pointer):
     return int(ffi.cast('uintptr_t', pointer))
-
-
-def _array(given, name):
-    kept = [tensors.read(array, f'{name}[{i}]', True) for i, array in enumerate(given)]
-    array = ffi.new('lockstep_tensor[]', len(kept))
-    for i, tensor in enumerate(kept):
-        array[i] = tensor.c[0]
-    return array, kept
 
 
 def _one_of(name, known, value):

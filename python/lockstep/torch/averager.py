@@ -58,6 +58,7 @@ class Averager:
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
+        self.closed = False
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
         self._kept = []
@@ -90,6 +91,7 @@ class Averager:
         for handle in self._handles:
             handle.remove()
         self.reducer.close()
+        self.closed = True
 
     # ---- Where a backward begins
 

@@ -213,6 +213,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if not self._overlapped:
             self._take_over_optimizers()
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if sync and self._averager.closed:
+            raise lockstep.FailedPrecondition('this DistributedDataParallel is closed: wrap the module again, or use it without')
         if sync and not self._layout.is_as_it_was():
             self._look_closer()
         root = 0
