@@ -48,8 +48,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   first. It does not if its forward passes were in no_sync(). torch.autograd.grad averages nothing.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
                   may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
-                  that, and fails. A rank that dies fails the others' backward at once, by name. A module whose parameters changed since
-                  it was wrapped is refused by the next forward pass, by name.
+                  that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone, another
+                  one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
+                  another dtype, by the backward pass.
       hooks       Run on the library's thread, not on autograd's: lockstep.torch.hooks.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
