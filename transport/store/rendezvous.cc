@@ -62,6 +62,9 @@ class Determination {
       if (found) break;
       LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(*family));
     }
+    if (!found && HasPmix() && SlurmSpeaksForPmix()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(kSlurm));
+    }
     // Before Slurm, whose variables a PMIx launcher inside a job passes on to processes that they do not fit.
     absl::Status pmix;
     if (!found && HasPmix()) {
@@ -210,9 +213,19 @@ class Determination {
     return Lookup("PMIX_NAMESPACE").has_value() && Lookup("PMIX_RANK").has_value() && environment_.pmix_job != nullptr;
   }
 
+  // Whether PMIx need not be asked: it is that of srun (--mpi=pmix), so Slurm's variables say the same, and ranks do not meet by it.
+  bool SlurmSpeaksForPmix() const {
+    const bool has_store = options_.has_store || !options_.store_url.empty() || Lookup("LOCKSTEP_STORE").has_value();
+    return absl::StartsWith(*Lookup("PMIX_NAMESPACE"), "slurm.pmix.") && (has_store || Lookup(kSlurm.size) == "1");
+  }
+
   absl::Status TakePmix() {
     const absl::StatusOr<PmixJob> job = environment_.pmix_job();
-    if (!job.ok()) return Annotate(job.status(), absl::StrCat("PMIX_RANK=", Clipped(*Lookup("PMIX_RANK")), " is set"));
+    if (!job.ok()) {
+      return Reworded(job.status(),
+                      absl::StrCat("PMIX_RANK=", Clipped(*Lookup("PMIX_RANK")), " is set: ", job.status().message(),
+                                   "; set LOCKSTEP_RANK, LOCKSTEP_WORLD_SIZE and LOCKSTEP_STORE to do without PMIx"));
+    }
     const auto setting = [](absl::string_view name, int value) {
       return Setting{value < 0 ? absl::nullopt : absl::make_optional<int64_t>(value),
                      absl::StrCat("PMIx's ", name, "=", value)};

@@ -384,7 +384,8 @@ TEST(DetermineWorld, PmixSaysWhoThisIs) {
   environment.lookup = Make(With(kStep, pmix)).lookup;
   job = absl::UnavailableError("no server");
   EXPECT_THAT(DetermineWorld({}, environment),
-              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("PMIX_RANK=5"), HasSubstr("no server"))));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("PMIX_RANK=5"), HasSubstr("no server"), HasSubstr("set LOCKSTEP_RANK"))));
   // Who says it before is not asked about.
   environment.pmix_job = [] {
     ADD_FAILURE();
@@ -392,6 +393,26 @@ TEST(DetermineWorld, PmixSaysWhoThisIs) {
   };
   environment.lookup = Make(With(kTorchrun, pmix)).lookup;
   EXPECT_EQ(DetermineWorld({}, environment)->source, "torchrun");
+}
+
+TEST(DetermineWorld, SrunsPmixIsNotAskedWhereRanksDoNotMeetByIt) {
+  const Variables pmix = {{"PMIX_NAMESPACE", "slurm.pmix.3.0"}, {"PMIX_RANK", "3"}};
+  const Variables store = {{"LOCKSTEP_STORE", "tcp://host:1"}};
+  Environment environment = Make(With(With(kStep, pmix), store));
+  environment.pmix_job = [] { return absl::UnavailableError("no server"); };
+  EXPECT_EQ(Text(DetermineWorld({}, environment)), "Slurm: 3/8, local 1/2, tcp://host:1 (LOCKSTEP_STORE)");
+  environment.lookup = Make(With(kStep, pmix)).lookup;
+  RendezvousOptions options;
+  options.has_store = true;
+  EXPECT_EQ(Text(DetermineWorld(options, environment)), "Slurm: 3/8, local 1/2,  ()");
+  options = {};
+  options.store_url = "tcp://host:1";
+  EXPECT_EQ(Text(DetermineWorld(options, environment)), "Slurm: 3/8, local 1/2, tcp://host:1 (option store_url)");
+  environment.lookup = Make(With(pmix, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}})).lookup;
+  EXPECT_EQ(Text(DetermineWorld({}, environment)), "Slurm: 0/1, local -1/-1,  ()");
+  // Slurm's variables do not fit what another launcher started inside of its step.
+  environment.lookup = Make(With(With(kStep, store), {{"PMIX_NAMESPACE", "prterun-1"}, {"PMIX_RANK", "5"}})).lookup;
+  EXPECT_THAT(DetermineWorld({}, environment), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no server")));
 }
 
 const Variables kKubeflow = {{"PET_NNODES", "4"},
