@@ -58,7 +58,7 @@ class Determination {
       world_.notes.push_back(absl::StrCat("unknown variable ", name, ": a typing error?"));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(bool found, TakeOptions());
-    for (const Family* const family : {&kOurs, &kTorchrun, &kKubeflow, &kOpenMpi, &kPmi}) {
+    for (const Family* const family : {&kOurs, &kTorchrun, &kOpenMpi, &kPmi, &kKubeflow}) {
       if (found) break;
       LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(*family));
     }

@@ -6,10 +6,10 @@
 //   options     rank, size                         local_rank, local_size                 store_url
 //   LOCKSTEP_*  _RANK, _WORLD_SIZE                 _LOCAL_RANK, _LOCAL_WORLD_SIZE         _STORE
 //   torchrun    RANK, WORLD_SIZE                   LOCAL_RANK, LOCAL_WORLD_SIZE           MASTER_ADDR, MASTER_PORT + 1111
-//   Kubeflow    PET_NODE_RANK, PET_NNODES, each    LOCAL_RANK, PET_NPROC_PER_NODE         PET_MASTER_ADDR, PET_MASTER_PORT + 1111
-//               times PET_NPROC_PER_NODE
 //   Open MPI    OMPI_COMM_WORLD_RANK, _SIZE        OMPI_COMM_WORLD_LOCAL_RANK, _SIZE      PMIx
 //   PMI         PMI_RANK, PMI_SIZE                 MPI_LOCALRANKID, MPI_LOCALNRANKS       PMI-1; under srun PMI-2
+//   Kubeflow    PET_NODE_RANK, PET_NNODES, each    LOCAL_RANK, PET_NPROC_PER_NODE         PET_MASTER_ADDR, PET_MASTER_PORT + 1111
+//               times PET_NPROC_PER_NODE
 //   PMIx        PMIX_RANK, asked for               asked for                              PMIx
 //   Slurm       SLURM_PROCID, SLURM_NTASKS         SLURM_LOCALID,                         first of SLURM_STEP_NODELIST, SlurmPort
 //                                                  SLURM_STEP_TASKS_PER_NODE

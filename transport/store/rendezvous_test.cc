@@ -429,6 +429,9 @@ TEST(DetermineWorld, KubeflowCountsNodes) {
   EXPECT_EQ(Text(From(several)).substr(0, 27), "Kubeflow: 19/32, local 3/8,");
   // torchrun, which these are for, tells its processes more.
   EXPECT_EQ(From(With(several, kTorchrun))->source, "torchrun");
+  // A pod's variables are of its node; mpirun's, in the pod, of the process.
+  EXPECT_EQ(From(With(With(kKubeflow, kOpenMpi), {{"LOCKSTEP_STORE", "tcp://h:1"}}))->source, "Open MPI");
+  EXPECT_EQ(From(With(With(kKubeflow, kPmi), {{"LOCKSTEP_STORE", "tcp://h:1"}}))->source, "PMI");
   EXPECT_EQ(From({{"PET_NPROC_PER_NODE", "8"}})->source, "single process");
   EXPECT_THAT(From(Without(kKubeflow, "PET_NODE_RANK"))->notes,
               ElementsAre("Kubeflow skipped: PET_NNODES=4 is set, PET_NODE_RANK is missing"));
