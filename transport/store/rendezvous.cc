@@ -1,6 +1,5 @@
 #include "transport/store/rendezvous.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -179,11 +178,15 @@ class Determination {
     LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(rank, size));
     if (const absl::Status local = TakeLocalOf(family); !local.ok()) {
       if (ours) return local;
-      // Somebody else's extra: not worth failing for.
-      world_.notes.push_back(absl::StrCat(family.name, ": local rank ignored: ", local.message()));
+      NoteLocal(family.name, local);
     }
     world_.source = family.name;
     return true;
+  }
+
+  // Somebody else's extra: not worth failing for.
+  void NoteLocal(absl::string_view source, const absl::Status& local) {
+    world_.notes.push_back(absl::StrCat(source, ": local rank ignored: ", local.message()));
   }
 
   // From nodes to ranks.
@@ -226,14 +229,17 @@ class Determination {
                       absl::StrCat("PMIX_RANK=", Clipped(*Lookup("PMIX_RANK")), " is set: ", job.status().message(),
                                    "; set LOCKSTEP_RANK, LOCKSTEP_WORLD_SIZE and LOCKSTEP_STORE to do without PMIx"));
     }
+    if (job->rank < 0 || job->size < 1) return absl::UnavailableError("PMIx does not say rank and size");
     const auto setting = [](absl::string_view name, int value) {
       return Setting{value < 0 ? absl::nullopt : absl::make_optional<int64_t>(value),
                      absl::StrCat("PMIx's ", name, "=", value)};
     };
-    LOCKSTEP_RETURN_IF_ERROR(
-        TakeRankAndSize(setting("rank", std::max(job->rank, 0)), setting("size", std::max(job->size, 0))));
+    LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(setting("rank", job->rank), setting("size", job->size)));
+    const absl::Status local =
+        TakeLocal(setting("local rank", job->local_rank), setting("local size", job->local_size));
+    if (!local.ok()) NoteLocal(kPmix, local);
     world_.source = kPmix;
-    return TakeLocal(setting("local rank", job->local_rank), setting("local size", job->local_size));
+    return absl::OkStatus();
   }
 
   absl::Status TakeRankAndSize(const Setting& rank, const Setting& size) {

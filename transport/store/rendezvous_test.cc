@@ -373,6 +373,15 @@ TEST(DetermineWorld, PmixSaysWhoThisIs) {
   EXPECT_EQ(world->exchange, ExchangeKind::kPmix);
   job = PmixJob{5, 6, -1, -1};
   EXPECT_EQ(Text(DetermineWorld({}, environment)), "PMIx: 5/6, local -1/-1,  ()");
+  job = PmixJob{5, 6, 1, 7};
+  world = DetermineWorld({}, environment);
+  EXPECT_EQ(Text(world), "PMIx: 5/6, local -1/-1,  ()");
+  EXPECT_THAT(world->notes, ElementsAre(AllOf(HasSubstr("PMIx: local rank ignored"), HasSubstr("local size=7"))));
+  for (const PmixJob& silent : {PmixJob{-1, 6, 1, 2}, PmixJob{5, -1, 1, 2}}) {
+    job = silent;
+    EXPECT_THAT(DetermineWorld({}, environment),
+                StatusIs(absl::StatusCode::kUnavailable, "PMIx does not say rank and size"));
+  }
   // Without the library, Slurm's variables do; where there are none, nobody says who this is.
   job = absl::NotFoundError("no libpmix");
   world = DetermineWorld({}, environment);
