@@ -254,8 +254,8 @@ typedef struct lockstep_communicator_options {
 
 /* Connects all ranks, each of which must call it, and compares their options.
  *   REQUIRES  the store, if one is given, lives until the call returns
- *   ERRORS    DEADLINE_EXCEEDED    some rank did not appear within setup_timeout_ms; the message names the missing ranks, and
- *                                  another job at the store
+ *   ERRORS    DEADLINE_EXCEEDED    some rank did not appear within setup_timeout_ms; the message names the missing ranks, unless
+ *                                  ranks meet by PMIx or PMI, and another job at the store
  *             FAILED_PRECONDITION  ranks differ in size or options, or one announced a loopback address to another host; every
  *                                  rank gets the same text
  *             UNAVAILABLE          the device, its driver or libfabric is missing

@@ -50,7 +50,7 @@ absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::S
     LOCKSTEP_RETURN_IF_ERROR(exchange->Put(key, value, deadline));
   }
   if (const absl::Status fence = exchange->Fence(deadline); absl::IsDeadlineExceeded(fence)) {
-    return Annotate(fence, "not all ranks of the job have come to make the communicator");
+    return Annotate(fence, kNotAllHaveCome);
   } else if (!fence.ok()) {
     return fence;
   }

@@ -30,7 +30,7 @@ const char* Name(ExchangeKind kind);
 inline constexpr size_t kExchangeValueBytesMax = 1000;
 
 // Not thread-safe, and not to be used while MPI_Init or MPI_Finalize runs. After a call that ended at its deadline, or had an answer
-// that makes no sense, every call is UNAVAILABLE.
+// that makes no sense, every call is FAILED_PRECONDITION.
 // Keys are short names. Values have at most kExchangeValueBytesMax bytes: letters, digits, '-', '_' and '='.
 class Exchange {
  public:
@@ -50,11 +50,19 @@ class Exchange {
 };
 
 // The process's connection to its launcher: opened when it is first used, closed at exit, never destroyed.
-// ERRORS  UNAVAILABLE  there is no library, no descriptor or no launcher behind it
+// ERRORS  NOT_FOUND            there is no library, or it is of another version
+//         UNAVAILABLE          there is no descriptor, or no launcher behind it
+//         DEADLINE_EXCEEDED    the launcher does not answer
+//         FAILED_PRECONDITION  an earlier call has failed for good
+//         RESOURCE_EXHAUSTED   there is no thread or descriptor left
 absl::StatusOr<Exchange*> OpenExchange(ExchangeKind kind, Deadline deadline);
+
+inline constexpr char kNotAllHaveCome[] = "not all ranks of the job have come to make the communicator";
 
 // Rank 0's text, of any bytes, cut at 700, on all ranks; or rank 0's error, with its code, on all ranks. Called by all ranks of the
 // job, equally often.
+// ERRORS  DEADLINE_EXCEEDED  beginning with kNotAllHaveCome: the fence has not ended in time; otherwise the launcher does not answer
+//         those of Exchange's calls, and rank 0's
 absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::StatusOr<std::string>& text,
                                     Deadline deadline);
 

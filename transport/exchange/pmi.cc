@@ -109,7 +109,7 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
   const std::string attempt = absl::StrCat(Name(kind_), ", ", name);
   LOCKSTEP_RETURN_IF_ERROR(failure_);
   const auto fail = [&](const absl::Status& status) {
-    failure_ = absl::UnavailableError(absl::StrCat("an earlier call has failed: ", status.message()));
+    failure_ = absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", status.message()));
     return status;
   };
   const absl::StatusOr<std::string> text = AskRaw(form, message, deadline);

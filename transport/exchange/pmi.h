@@ -67,7 +67,7 @@ class PmiExchange final : public Exchange {
 };
 
 // The process's, over a copy of the descriptor that PMI_FD names; begun.
-// ERRORS  UNAVAILABLE  PMI_FD names no open socket, or nobody answers there
+// ERRORS  those of OpenExchange, without NOT_FOUND
 absl::StatusOr<Exchange*> OpenPmi(ExchangeKind kind, Deadline deadline);
 
 }  // namespace lockstep

@@ -140,8 +140,9 @@ TEST(Pmi, RefusesAnswersThatMakeNoSense) {
     Launcher launcher(c.kind, {c.answer});
     EXPECT_THAT(launcher.exchange().Fence(Soon()), StatusIs(Code::kUnavailable, HasSubstr(c.message)));
     // The next answer could be that of the last question.
-    EXPECT_THAT(launcher.exchange().Fence(Soon()),
-                StatusIs(Code::kUnavailable, AllOf(HasSubstr("an earlier call has failed"), HasSubstr(c.message))));
+    EXPECT_THAT(
+        launcher.exchange().Fence(Soon()),
+        StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("an earlier call has failed"), HasSubstr(c.message))));
     EXPECT_THAT(launcher.Questions(), testing::SizeIs(1));
   }
 }
@@ -151,7 +152,8 @@ TEST(Pmi, EndsAtTheDeadlineAndStaysUnusable) {
     Launcher launcher(kind, {kSilence});
     EXPECT_THAT(launcher.exchange().Fence(Deadline::AfterMs(50)),
                 StatusIs(Code::kDeadlineExceeded, HasSubstr(Name(kind))));
-    EXPECT_THAT(launcher.exchange().Put("k", "v", Soon()), StatusIs(Code::kUnavailable, HasSubstr("an earlier call")));
+    EXPECT_THAT(launcher.exchange().Put("k", "v", Soon()),
+                StatusIs(Code::kFailedPrecondition, HasSubstr("an earlier call")));
   }
 }
 

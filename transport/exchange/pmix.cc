@@ -208,7 +208,7 @@ class PmixExchange final : public Exchange {
     LOCKSTEP_RETURN_IF_ERROR(failure_);
     absl::StatusOr<std::string> result = Within(deadline, what, call, connected_.api.ErrorString);
     if (absl::IsDeadlineExceeded(result.status())) {
-      failure_ = absl::UnavailableError(absl::StrCat("an earlier call has failed: ", result.status().message()));
+      failure_ = absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", result.status().message()));
     }
     return result;
   }

@@ -26,8 +26,7 @@ struct PmixJob {
 
 // The process's. A call into the library cannot be interrupted, so each is made on a thread of its own ("lockstep-pmix"), which is
 // left behind when the deadline passes.
-// ERRORS  NOT_FOUND    there is no libpmix, or it is too old
-//         UNAVAILABLE  there is no server behind it
+// ERRORS  those of OpenExchange
 absl::StatusOr<Exchange*> OpenPmix(Deadline deadline);
 
 // ERRORS  those of OpenPmix

@@ -47,8 +47,9 @@ TEST(Pmix, ExchangesOnceItsLibraryIsRight) {
   setenv("FAKE_PMIX", "hang", 1);
   EXPECT_THAT(exchange->Fence(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, HasSubstr("PMIx_Fence")));
   setenv("FAKE_PMIX", "", 1);
-  EXPECT_THAT(exchange->Fence(Soon()),
-              StatusIs(Code::kUnavailable, AllOf(HasSubstr("an earlier call has failed"), HasSubstr("PMIx_Fence"))));
+  EXPECT_THAT(
+      exchange->Fence(Soon()),
+      StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("an earlier call has failed"), HasSubstr("PMIx_Fence"))));
 }
 
 }  // namespace

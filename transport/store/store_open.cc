@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error_info.h"
@@ -141,8 +142,8 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, const absl::St
   if (!url.ok()) return url.status();
   if (!told.ok()) {
     // Rank 0's own errors, and an absent rank's, would be no others without an exchange.
-    const bool exchange_failed =
-        !GetErrorInfo(told.status()).failed_rank.has_value() && !absl::IsDeadlineExceeded(told.status());
+    const bool exchange_failed = !GetErrorInfo(told.status()).failed_rank.has_value() &&
+                                 !absl::StartsWith(told.status().message(), kNotAllHaveCome);
     return Reworded(
         told.status(),
         absl::StrCat("rank ", world->rank.value(), " of ", world->size, " (by ", world->source,

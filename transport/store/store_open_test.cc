@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -63,8 +64,8 @@ TEST(OpenStore, Rank0ServesAndTheOthersConnect) {
   }
 }
 
-// Answers as Hydra does, and gives out what was put last.
-void ServePmi1(int socket) {
+// Answers as Hydra does, and gives out what was put last; nothing while `silent`.
+void ServePmi1(int socket, const std::atomic<bool>& silent) {
   std::string line, value;
   for (char byte = 0; recv(socket, &byte, 1, 0) == 1;) {
     if (byte != '\n') {
@@ -76,7 +77,7 @@ void ServePmi1(int socket) {
     if (absl::StartsWith(line, "cmd=put")) answer = "cmd=put_result rc=0", value = line.substr(line.find("value="));
     if (absl::StartsWith(line, "cmd=get ")) answer = "cmd=get_result rc=0 " + value;
     answer.push_back('\n');
-    send(socket, answer.data(), answer.size(), MSG_NOSIGNAL);
+    if (!silent) send(socket, answer.data(), answer.size(), MSG_NOSIGNAL);
     line.clear();
   }
 }
@@ -86,7 +87,8 @@ TEST(OpenStoreByExchange, TheLauncherBringsTheAddress) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   UniqueFd launcher(pair[0]), ours(pair[1]);
-  Thread thread("launcher", [&] { ServePmi1(launcher.get()); });
+  std::atomic<bool> silent{false};
+  Thread thread("launcher", [&] { ServePmi1(launcher.get(), silent); });
   setenv("PMI_FD", absl::StrCat(ours.get()).c_str(), 1);
   WorldSpec world0 = World(0, ""), world1 = World(1, "");
   world0.exchange = world1.exchange = ExchangeKind::kPmi1;
@@ -108,12 +110,16 @@ TEST(OpenStoreByExchange, TheLauncherBringsTheAddress) {
   EXPECT_THAT(OpenStoreByExchange(&world1, address, Soon()),
               StatusIs(absl::StatusCode::kNotFound, "rank 1 of 2 (by PMI): rank 0: no interface"));
 
+  silent = true;
+  EXPECT_THAT(
+      OpenStoreByExchange(&world0, address, Deadline::AfterMs(50)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("rank 0 of 2 (by PMI)"), HasSubstr("to do without PMI-1, set LOCKSTEP_STORE=tcp://"))));
+  EXPECT_THAT(OpenStoreByExchange(&world1, address, Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("earlier call"), HasSubstr("set LOCKSTEP_STORE=tcp://"))));
   shutdown(launcher.get(), SHUT_RDWR);
   thread.Join();
-  EXPECT_THAT(
-      OpenStoreByExchange(&world1, address, Soon()),
-      StatusIs(absl::StatusCode::kUnavailable,
-               AllOf(HasSubstr("rank 1 of 2 (by PMI)"), HasSubstr("to do without PMI-1, set LOCKSTEP_STORE=tcp://"))));
   unsetenv("PMI_FD");
 }
 
