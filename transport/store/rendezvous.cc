@@ -40,6 +40,8 @@ constexpr Family kPmi = {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_
 constexpr Family kSlurm = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
 
 constexpr char kPmix[] = "PMIx";
+constexpr char kPmixSpace[] = "PMIX_NAMESPACE";
+constexpr char kPmixRank[] = "PMIX_RANK";
 
 // A number and how to speak of it: "RANK=3", "option rank=3".
 struct Setting {
@@ -60,6 +62,9 @@ class Determination {
     for (const Family* const family : {&kOurs, &kTorchrun, &kOpenMpi, &kPmi, &kKubeflow}) {
       if (found) break;
       LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(*family));
+    }
+    if (!found && Lookup(kPmixSpace).has_value() != Lookup(kPmixRank).has_value()) {
+      world_.notes.push_back(absl::StrCat("PMIx skipped: ", SetAndMissing({kPmixSpace, kPmixRank})));
     }
     if (!found && HasPmix() && SlurmSpeaksForPmix()) {
       LOCKSTEP_ASSIGN_OR_RETURN(found, TakeFamily(kSlurm));
@@ -213,20 +218,20 @@ class Determination {
   }
 
   bool HasPmix() const {
-    return Lookup("PMIX_NAMESPACE").has_value() && Lookup("PMIX_RANK").has_value() && environment_.pmix_job != nullptr;
+    return Lookup(kPmixSpace).has_value() && Lookup(kPmixRank).has_value() && environment_.pmix_job != nullptr;
   }
 
   // Whether PMIx need not be asked: it is that of srun (--mpi=pmix), so Slurm's variables say the same, and ranks do not meet by it.
   bool SlurmSpeaksForPmix() const {
     const bool has_store = options_.has_store || !options_.store_url.empty() || Lookup("LOCKSTEP_STORE").has_value();
-    return absl::StartsWith(*Lookup("PMIX_NAMESPACE"), "slurm.pmix.") && (has_store || Lookup(kSlurm.size) == "1");
+    return absl::StartsWith(*Lookup(kPmixSpace), "slurm.pmix.") && (has_store || Lookup(kSlurm.size) == "1");
   }
 
   absl::Status TakePmix() {
     const absl::StatusOr<PmixJob> job = environment_.pmix_job();
     if (!job.ok()) {
       return Reworded(job.status(),
-                      absl::StrCat("PMIX_RANK=", Clipped(*Lookup("PMIX_RANK")), " is set: ", job.status().message(),
+                      absl::StrCat("PMIX_RANK=", Clipped(*Lookup(kPmixRank)), " is set: ", job.status().message(),
                                    "; set LOCKSTEP_RANK, LOCKSTEP_WORLD_SIZE and LOCKSTEP_STORE to do without PMIx"));
     }
     if (job->rank < 0 || job->size < 1) return absl::UnavailableError("PMIx does not say rank and size");
@@ -349,7 +354,7 @@ class Determination {
     if (world_.source == kKubeflow.name) return TakeMasterStore(kKubeflow, "PET_MASTER_ADDR", "PET_MASTER_PORT");
     if (world_.source == kPmix) world_.exchange = ExchangeKind::kPmix;
     if (world_.source == kOpenMpi.name) {
-      if (Lookup("PMIX_NAMESPACE").has_value() && Lookup("PMIX_RANK") == absl::StrCat(world_.rank.value())) {
+      if (Lookup(kPmixSpace).has_value() && Lookup(kPmixRank) == absl::StrCat(world_.rank.value())) {
         world_.exchange = ExchangeKind::kPmix;
       } else {
         return NowhereToMeet(" (PMIX_NAMESPACE and PMIX_RANK do not name this rank)");

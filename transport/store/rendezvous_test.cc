@@ -220,6 +220,8 @@ TEST(DetermineWorld, AHalfSetForeignFamilyIsSkippedWithANote) {
   EXPECT_EQ(Text(world), "Slurm: 3/8, local 1/-1, tcp://host:1 (LOCKSTEP_STORE)");
   EXPECT_THAT(world->notes, ElementsAre("torchrun skipped: RANK=3 is set, WORLD_SIZE is missing",
                                         "PMI skipped: PMI_SIZE=8 is set, PMI_RANK is missing"));
+  EXPECT_THAT(From({{"PMIX_NAMESPACE", "job"}})->notes,
+              ElementsAre("PMIx skipped: PMIX_NAMESPACE=job is set, PMIX_RANK is missing"));
   // In an allocation without a step Slurm tells the size only.
   const auto alone = From({{"SLURM_NTASKS", "8"}});
   EXPECT_EQ(Text(alone), "single process: 0/1, local -1/-1,  ()");
