@@ -29,7 +29,7 @@ inline constexpr int kSlurmPortFirst = 20000;
 inline constexpr int kSlurmPortCount = 8192;
 
 // Where rank 0 of a step listens: 20000 + (31 job + step) mod 8192. Below the ports that Linux gives to connections. The steps of a
-// job, and jobs that follow each other, have different ones.
+// job have different ones, and so have jobs that follow each other, while each has 31 steps at most.
 uint16_t SlurmPort(int64_t job, int64_t step);
 
 }  // namespace lockstep
