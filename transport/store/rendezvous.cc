@@ -406,15 +406,18 @@ class Determination {
   }
 
   absl::Status TakeSlurmStore() {
+    constexpr absl::string_view kSrunStartsRanks = "srun starts ranks, sbatch and salloc one process";
     constexpr const char* kNames[] = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST"};
     for (const char* const name : kNames) {
       if (!Lookup(name).has_value()) {
-        return NowhereToMeet(
-            absl::StrCat(" (", name, " is not set: srun starts ranks, sbatch and salloc one process)"));
+        return NowhereToMeet(absl::StrCat(" (", name, " is not set: ", kSrunStartsRanks, ")"));
       }
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Setting job, Number(kNames[0]));
     LOCKSTEP_ASSIGN_OR_RETURN(const Setting step, Number(kNames[1]));
+    if (*step.value >= kSlurmReservedSteps) {
+      return NowhereToMeet(absl::StrCat(" (", step.text, " is no step of ranks: ", kSrunStartsRanks, ")"));
+    }
     const absl::optional<std::string> node = Lookup("SLURM_NODEID");
     if (world_.rank == Rank(0) && node.value_or("0") != "0") {
       return NowhereToMeet(

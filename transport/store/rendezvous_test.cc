@@ -341,6 +341,8 @@ TEST(DetermineWorld, UnderSrunRanksMeetOnTheFirstNode) {
 TEST(DetermineWorld, OutsideOfAStepSlurmHasNoPlaceToMeet) {
   EXPECT_THAT(From(Without(kStep, "SLURM_STEP_ID")),
               Invalid({"rank 3 of 8 (by Slurm)", "SLURM_STEP_ID is not set: srun starts ranks", "set LOCKSTEP_STORE"}));
+  EXPECT_THAT(From(With(kStep, {{"SLURM_STEP_ID", "4294967290"}})),
+              Invalid({"SLURM_STEP_ID=4294967290 is no step of ranks: srun starts ranks", "set LOCKSTEP_STORE"}));
   EXPECT_THAT(From(With(kStep, {{"SLURM_PROCID", "0"}})), Invalid({"rank 0 is on node 1", "set LOCKSTEP_STORE"}));
   EXPECT_THAT(From(With(kStep, {{"SLURM_STEP_NODELIST", "n[1-"}})), Invalid({"SLURM_STEP_NODELIST", "'n[1-'"}));
   EXPECT_THAT(From(With(kStep, {{"SLURM_JOB_ID", "x"}})), Invalid({"SLURM_JOB_ID=x"}));

@@ -25,6 +25,10 @@ absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list);
 // text, and for a node that is not there.
 absl::StatusOr<int> SlurmTasksOnNode(absl::string_view tasks_per_node, int64_t node);
 
+// Steps from this number on (SLURM_MAX_NORMAL_STEP_ID in Slurm's own slurm.h) are no steps of ranks. One is salloc's shell
+// (LaunchParameters=use_interactive_step): one process, beside the allocation's SLURM_NTASKS.
+inline constexpr int64_t kSlurmReservedSteps = 4294967280;
+
 inline constexpr int kSlurmPortFirst = 20000;
 inline constexpr int kSlurmPortCount = 8192;
 
