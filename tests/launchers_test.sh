@@ -87,6 +87,8 @@ else
   if [[ -e $work/openmpi ]]; then expect_mpi 'Open MPI' "$meet" openmpi "${ours[@]}"; else skipped 'Open MPI, MPI' 'there is no mpicc.openmpi'; fi
   expect_error 'Open MPI, rank 0 has no interface' 'rank 1 of 2 (by Open MPI): rank 0: .*nosuch0' mpirun.openmpi --oversubscribe -n 1 \
     -x LOCKSTEP_INTERFACE==nosuch0 sh -c "$work/plain; sleep 1" : -n 1 "$work/plain"
+  expect_error 'Open MPI, loopback between hosts' 'rank 1 of 2 (by Open MPI): rank 0: LOCKSTEP_INTERFACE==lo chooses loopback' \
+    mpirun.openmpi --oversubscribe -n 1 -x LOCKSTEP_INTERFACE==lo env OMPI_COMM_WORLD_LOCAL_SIZE=1 sh -c "$work/plain; sleep 1" : -n 1 "$work/plain"
   expect_error 'Open MPI without its PMIx' 'PMIX_RANK.*set LOCKSTEP_STORE=tcp://' mpirun.openmpi --oversubscribe -n 2 env -u PMIX_RANK "$work/plain"
 fi
 

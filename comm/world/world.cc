@@ -202,8 +202,9 @@ bool StoreIsOnLoopback(const std::string& url) {
 }
 
 WorldHosts HostsOf(const WorldSpec& spec) {
-  // A store on loopback keeps everybody else out.
-  if (spec.local_size == spec.size || StoreIsOnLoopback(spec.store_url)) return WorldHosts::kOne;
+  // A store on loopback keeps everybody else out. Where rank 0 itself has chosen its address, it knows no more by it.
+  const bool chosen_here = spec.exchange != ExchangeKind::kNone && spec.rank == Rank(0);
+  if (spec.local_size == spec.size || (!chosen_here && StoreIsOnLoopback(spec.store_url))) return WorldHosts::kOne;
   return spec.local_size > 0 ? WorldHosts::kSeveral : WorldHosts::kUnknown;
 }
 
@@ -225,6 +226,10 @@ void Log(const WorldSpec& spec, const InterfaceChoice& interface) {
 absl::StatusOr<SocketAddress> AddressOfStore(const WorldSpec& spec, const absl::StatusOr<Settings>& settings) {
   LOCKSTEP_RETURN_IF_ERROR(settings.status());
   LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceChoice choice, ChooseBindAddress(spec, *settings));
+  if (choice.chosen.address.loopback() && HostsOf(spec) == WorldHosts::kSeveral) {
+    return absl::FailedPreconditionError(absl::StrCat(settings->interface.from, "=", settings->interface.value,
+                                                      " chooses loopback, and there are ranks on other hosts"));
+  }
   return choice.chosen.address;
 }
 
