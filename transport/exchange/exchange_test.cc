@@ -1,6 +1,7 @@
 #include "transport/exchange/exchange.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -90,6 +91,24 @@ TEST(OpenExchange, NeedsTheDescriptorOfPmi) {
   }
   unsetenv("PMI_FD");
   close(file);
+}
+
+void ExitAfterLauncherWasSilent() {
+  int pair[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  setenv("PMI_FD", absl::StrCat(pair[1]).c_str(), 1);
+  EXPECT_THAT(OpenExchange(ExchangeKind::kPmi1, Deadline::AfterMs(50)),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("PMI-1")));
+  EXPECT_THAT(OpenExchange(ExchangeKind::kPmi1, Deadline::AfterMs(50)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("an earlier call has failed: PMI-1")));
+  char questions[100] = "";
+  EXPECT_GT(recv(pair[0], questions, sizeof(questions) - 1, 0), 0);
+  EXPECT_STREQ(questions, "cmd=get_my_kvsname\n");
+  _exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST(OpenExchange, ALauncherThatDoesNotAnswerIsNotAskedAgain) {
+  EXPECT_EXIT(ExitAfterLauncherWasSilent(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 //   old       it is of version 1
 //   refuse    PMIx_Init fails
 //   hang      calls do not return
+// PMIx_Finalize says that it was called.
 
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -32,6 +34,7 @@ struct Value {
 };
 
 std::map<std::string, std::string> put, committed;
+int inits = 0;
 
 bool Told(const char* what) {
   const char* const told = std::getenv("FAKE_PMIX");
@@ -47,7 +50,10 @@ void MayHang() {
 EXPORTED const char* PMIx_Get_version() { return Told("old") ? "PMIx 1.2.5" : "OpenPMIx 4.2.2, repo rev: fake"; }
 EXPORTED const char* PMIx_Error_string(int) { return "UNREACHABLE"; }
 
+EXPORTED int FakeInits() { return inits; }
+
 EXPORTED int PMIx_Init(Proc* self, void*, size_t) {
+  ++inits;
   MayHang();
   if (Told("refuse")) return -25;
   std::strcpy(self->nspace, "job");
@@ -55,7 +61,10 @@ EXPORTED int PMIx_Init(Proc* self, void*, size_t) {
   return 0;
 }
 
-EXPORTED int PMIx_Finalize(const void*, size_t) { return 0; }
+EXPORTED int PMIx_Finalize(const void*, size_t) {
+  std::fputs("PMIx_Finalize\n", stderr);
+  return 0;
+}
 
 EXPORTED int PMIx_Put(uint8_t scope, const char* key, Value* value) {
   MayHang();

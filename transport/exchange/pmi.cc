@@ -211,15 +211,19 @@ absl::StatusOr<UniqueFd> CopyOfDescriptor() {
 absl::StatusOr<Exchange*> OpenPmi(ExchangeKind kind, Deadline deadline) {
   ProcessPmi& pmi = ProcessPmi::Get();
   MutexLock lock(&pmi.mu);
-  if (pmi.begun != nullptr && pmi.fork_generation == ForkGeneration()) return pmi.begun;
+  if (pmi.begun != nullptr && pmi.fork_generation == ForkGeneration()) {
+    LOCKSTEP_RETURN_IF_ERROR(pmi.begun->failure());
+    return pmi.begun;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, CopyOfDescriptor());
   auto made = std::make_unique<PmiExchange>(
       kind, std::move(socket),
       PmiExchange::Identity{GetEnv("PMI_JOBID").value_or(""), GetEnv("PMI_RANK").value_or("")});
-  LOCKSTEP_RETURN_IF_ERROR(made->Begin(deadline));
   if (pmi.begun == nullptr) std::atexit(EndAtExit);
   pmi.begun = made.release();
   pmi.fork_generation = ForkGeneration();
+  // Where this fails, it stays: an answer that comes later would be taken for that of another question.
+  LOCKSTEP_RETURN_IF_ERROR(pmi.begun->Begin(deadline));
   return pmi.begun;
 }
 

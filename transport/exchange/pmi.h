@@ -50,6 +50,8 @@ class PmiExchange final : public Exchange {
   absl::Status Fence(Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
   absl::Status End(Deadline deadline);
+  // What every call returns from now on, unless OK.
+  const absl::Status& failure() const { return failure_; }
 
  private:
   using Fields = std::vector<std::pair<std::string, std::string>>;

@@ -107,6 +107,10 @@ absl::StatusOr<pmix::Api> Load() {
                                           " to ", kNewest, " is needed"));
 }
 
+absl::Status FailedForGood(const absl::Status& status) {
+  return absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", status.message()));
+}
+
 // Both are set before the connection is shared.
 struct Connected {
   pmix::Api api = {};
@@ -208,7 +212,7 @@ class PmixExchange final : public Exchange {
     LOCKSTEP_RETURN_IF_ERROR(failure_);
     absl::StatusOr<std::string> result = Within(deadline, what, call, connected_.api.ErrorString);
     if (absl::IsDeadlineExceeded(result.status())) {
-      failure_ = absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", result.status().message()));
+      failure_ = FailedForGood(result.status());
     }
     return result;
   }
@@ -226,13 +230,14 @@ struct ProcessPmix {
 
   Mutex mu;
   PmixExchange* open ABSL_GUARDED_BY(mu) = nullptr;
+  absl::Status failure ABSL_GUARDED_BY(mu);  // of a PMIx_Init that may still be at it
   uint64_t fork_generation ABSL_GUARDED_BY(mu) = 0;
 };
 
 void FinalizeAtExit() {
   ProcessPmix& pmix = ProcessPmix::Get();
   if (!pmix.mu.TryLock()) return;  // a thread waits for PMIx's server, and this one should not
-  if (pmix.fork_generation == ForkGeneration() && pmix.open->usable()) {
+  if (pmix.fork_generation == ForkGeneration() && pmix.failure.ok() && pmix.open->usable()) {
     // Itself, it waits two seconds for its server at most.
     pmix.open->connected().api.Finalize(nullptr, 0);
   }
@@ -242,14 +247,26 @@ void FinalizeAtExit() {
 absl::StatusOr<PmixExchange*> Open(Deadline deadline) {
   ProcessPmix& process = ProcessPmix::Get();
   MutexLock lock(&process.mu);
-  if (process.open != nullptr && process.fork_generation == ForkGeneration()) return process.open;
+  if (process.fork_generation == ForkGeneration()) {
+    LOCKSTEP_RETURN_IF_ERROR(process.failure);
+    if (process.open != nullptr) return process.open;
+  }
   const auto connected = std::make_shared<Connected>();
   LOCKSTEP_ASSIGN_OR_RETURN(connected->api, Load());
-  LOCKSTEP_RETURN_IF_ERROR(PmixExchange::Within(
-      deadline, "PMIx_Init", [connected](std::string*) { return connected->api.Init(&connected->self, nullptr, 0); },
-      connected->api.ErrorString));
+  const absl::Status begun =
+      PmixExchange::Within(
+          deadline, "PMIx_Init",
+          [connected](std::string*) { return connected->api.Init(&connected->self, nullptr, 0); },
+          connected->api.ErrorString)
+          .status();
+  if (absl::IsDeadlineExceeded(begun)) {
+    process.failure = FailedForGood(begun);
+    process.fork_generation = ForkGeneration();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(begun);
   if (process.open == nullptr) std::atexit(FinalizeAtExit);
   process.open = new PmixExchange(*connected);
+  process.failure = absl::OkStatus();
   process.fork_generation = ForkGeneration();
   return process.open;
 }

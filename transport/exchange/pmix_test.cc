@@ -1,8 +1,10 @@
-// With a fake of libpmix, which is in the process before ours looks for one. The process's connection is one, so one test has it all.
+// With a fake of libpmix, which is in the process before ours looks for one. A process has one connection, so one test has all of it
+// that does not fail for good.
 
 #include "transport/exchange/pmix.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -20,15 +22,41 @@ using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::AfterMs(10000); }
 
+void* LoadFake() {
+  void* const fake = dlopen("transport/exchange/libfake_pmix.so", RTLD_NOW);
+  EXPECT_NE(fake, nullptr) << dlerror();
+  return fake;
+}
+
+void ExitAfterInitHasHung() {
+  setenv("FAKE_PMIX", "hang", 1);
+  EXPECT_THAT(OpenPmix(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, "PMIx_Init has not ended in time"));
+  setenv("FAKE_PMIX", "", 1);
+  EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kFailedPrecondition, HasSubstr("PMIx_Init has not ended in time")));
+  auto* const inits = reinterpret_cast<int (*)()>(dlsym(LoadFake(), "FakeInits"));
+  EXPECT_EQ(inits(), 1);
+  _exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+// The library may still be at it, so no second one is begun.
+TEST(Pmix, AnInitThatHasHungIsNotRepeated) {
+  LoadFake();
+  EXPECT_EXIT(ExitAfterInitHasHung(), testing::ExitedWithCode(0), "");
+}
+
+TEST(Pmix, TellsTheLauncherAtExit) {
+  LoadFake();
+  const auto open = [] { exit(OpenPmix(Soon()).ok() ? 0 : 1); };
+  EXPECT_EXIT(open(), testing::ExitedWithCode(0), "PMIx_Finalize");
+}
+
 TEST(Pmix, ExchangesOnceItsLibraryIsRight) {
-  ASSERT_NE(dlopen("transport/exchange/libfake_pmix.so", RTLD_NOW), nullptr) << dlerror();
+  LoadFake();
 
   setenv("FAKE_PMIX", "old", 1);
   EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kNotFound, AllOf(HasSubstr("PMIx 1.2.5"), HasSubstr("from version 2"))));
   setenv("FAKE_PMIX", "refuse", 1);
   EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kUnavailable, "PMIx_Init: UNREACHABLE (-25)"));
-  setenv("FAKE_PMIX", "hang", 1);
-  EXPECT_THAT(OpenPmix(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, "PMIx_Init has not ended in time"));
   setenv("FAKE_PMIX", "", 1);
 
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Exchange* const exchange, OpenPmix(Soon()));
