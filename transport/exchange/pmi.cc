@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -98,7 +99,15 @@ absl::StatusOr<std::string> PmiExchange::Get(absl::string_view key, Deadline dea
 }
 
 absl::Status PmiExchange::End(Deadline deadline) {
-  return Ask(kind_, Of(kind_).end.name, {}, Of(kind_).end.answer, deadline).status();
+  if (failure_.ok()) return Ask(kind_, Of(kind_).end.name, {}, Of(kind_).end.answer, deadline).status();
+  // What comes before its answer is of earlier questions. Hydra fails where nobody is left to take its answer.
+  LOCKSTEP_RETURN_IF_ERROR(Send(kind_, absl::StrCat("cmd=", Of(kind_).end.name), deadline));
+  const std::string answer = absl::StrCat("cmd=", Of(kind_).end.answer);
+  std::string text;
+  for (char byte = 0; text.size() <= kAnswerBytesMax && !absl::EndsWith(text, answer); text.push_back(byte)) {
+    LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), &byte, 1, deadline));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::string_view name, const Fields& fields,
@@ -129,7 +138,7 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
   return fail(absl::UnavailableError(absl::StrCat(attempt, ": the launcher answers '", Clipped(*text), "'")));
 }
 
-absl::StatusOr<std::string> PmiExchange::AskRaw(ExchangeKind form, const std::string& message, Deadline deadline) {
+absl::Status PmiExchange::Send(ExchangeKind form, const std::string& message, Deadline deadline) {
   std::string sent;
   if (form == ExchangeKind::kPmi1) {
     sent = message + "\n";
@@ -138,7 +147,11 @@ absl::StatusOr<std::string> PmiExchange::AskRaw(ExchangeKind form, const std::st
     sent.resize(kLengthBytes, ' ');
     absl::StrAppend(&sent, message, ";");
   }
-  LOCKSTEP_RETURN_IF_ERROR(SendAll(socket_.get(), sent.data(), sent.size(), deadline));
+  return SendAll(socket_.get(), sent.data(), sent.size(), deadline);
+}
+
+absl::StatusOr<std::string> PmiExchange::AskRaw(ExchangeKind form, const std::string& message, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(Send(form, message, deadline));
   std::string answer;
   if (form == ExchangeKind::kPmi1) {
     for (char byte = 0; answer.size() <= kAnswerBytesMax;) {

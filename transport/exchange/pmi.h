@@ -49,6 +49,7 @@ class PmiExchange final : public Exchange {
   absl::Status Put(absl::string_view key, absl::string_view value, Deadline deadline) override;
   absl::Status Fence(Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
+  // Also after a failure.
   absl::Status End(Deadline deadline);
   // What every call returns from now on, unless OK.
   const absl::Status& failure() const { return failure_; }
@@ -59,6 +60,7 @@ class PmiExchange final : public Exchange {
   // Sends the question and returns the answer's fields. An answer of another name, or with an rc other than 0, is an error.
   absl::StatusOr<Fields> Ask(ExchangeKind form, absl::string_view name, const Fields& fields, absl::string_view answer,
                              Deadline deadline);
+  absl::Status Send(ExchangeKind form, const std::string& message, Deadline deadline);
   absl::StatusOr<std::string> AskRaw(ExchangeKind form, const std::string& message, Deadline deadline);
 
   const ExchangeKind kind_;

@@ -46,7 +46,7 @@ class Launcher {
         const ssize_t bytes = recv(ours_.get(), question, sizeof(question), 0);
         if (bytes <= 0) return;
         questions_.emplace_back(question, bytes);
-        if (answer == kSilence) return;
+        if (answer == kSilence) continue;
         // A byte at a time: a stream has no messages.
         for (const char byte : answer) send(ours_.get(), &byte, 1, MSG_NOSIGNAL);
       }
@@ -149,11 +149,17 @@ TEST(Pmi, RefusesAnswersThatMakeNoSense) {
 
 TEST(Pmi, EndsAtTheDeadlineAndStaysUnusable) {
   for (const ExchangeKind kind : {ExchangeKind::kPmi1, ExchangeKind::kPmi2}) {
-    Launcher launcher(kind, {kSilence});
+    const std::string late = kind == ExchangeKind::kPmi1
+                                 ? "cmd=barrier_out\ncmd=finalize_ack\n"
+                                 : Framed("cmd=kvs-fence-response;rc=0;") + Framed("cmd=finalize-response;rc=0;");
+    Launcher launcher(kind, {kSilence, late});
     EXPECT_THAT(launcher.exchange().Fence(Deadline::AfterMs(50)),
                 StatusIs(Code::kDeadlineExceeded, HasSubstr(Name(kind))));
     EXPECT_THAT(launcher.exchange().Put("k", "v", Soon()),
                 StatusIs(Code::kFailedPrecondition, HasSubstr("an earlier call")));
+    // A process that goes on and ends well has not failed for the launcher.
+    EXPECT_THAT(launcher.exchange().End(Soon()), IsOk());
+    EXPECT_THAT(launcher.Questions(), ElementsAre(testing::_, HasSubstr("cmd=finalize")));
   }
 }
 
