@@ -29,8 +29,9 @@ const char* Name(ExchangeKind kind);
 
 inline constexpr size_t kExchangeValueBytesMax = 1000;
 
-// Not thread-safe, and not to be used while MPI_Init or MPI_Finalize runs. After a call that ended at its deadline, or had an answer
-// that makes no sense, every call is FAILED_PRECONDITION.
+// Thread-safe, a call after the other. Fences pair in the order of their calls, which has to agree on all ranks. Not to be used while
+// MPI_Init or MPI_Finalize runs. After a call that ended at its deadline, or had an answer that makes no sense, every call is
+// FAILED_PRECONDITION.
 // Keys are short names. Values have at most kExchangeValueBytesMax bytes: letters, digits, '-', '_' and '='.
 class Exchange {
  public:
@@ -60,7 +61,7 @@ absl::StatusOr<Exchange*> OpenExchange(ExchangeKind kind, Deadline deadline);
 inline constexpr char kNotAllHaveCome[] = "not all ranks of the job have come to make the communicator";
 
 // Rank 0's text, of any bytes, cut at 700, on all ranks; or rank 0's error, with its code, on all ranks. Called by all ranks of the
-// job, equally often.
+// job, equally often, and not by two threads at once.
 // ERRORS  DEADLINE_EXCEEDED  beginning with kNotAllHaveCome: the fence has not ended in time; otherwise the launcher does not answer
 //         those of Exchange's calls, and rank 0's
 absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::StatusOr<std::string>& text,

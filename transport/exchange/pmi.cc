@@ -55,6 +55,7 @@ PmiExchange::PmiExchange(ExchangeKind kind, UniqueFd socket, Identity self)
     : kind_(kind), socket_(std::move(socket)), self_(std::move(self)) {}
 
 absl::Status PmiExchange::Begin(Deadline deadline) {
+  MutexLock lock(&mu_);
   if (kind_ == ExchangeKind::kPmi1) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Fields fields, Ask(kind_, "get_my_kvsname", {}, "my_kvsname", deadline));
     for (const auto& [key, value] : fields) {
@@ -70,6 +71,7 @@ absl::Status PmiExchange::Begin(Deadline deadline) {
 }
 
 absl::Status PmiExchange::Put(absl::string_view key, absl::string_view value, Deadline deadline) {
+  MutexLock lock(&mu_);
   Fields fields;
   if (kind_ == ExchangeKind::kPmi1) fields.emplace_back("kvsname", space_);
   fields.emplace_back("key", key);
@@ -78,10 +80,12 @@ absl::Status PmiExchange::Put(absl::string_view key, absl::string_view value, De
 }
 
 absl::Status PmiExchange::Fence(Deadline deadline) {
+  MutexLock lock(&mu_);
   return Ask(kind_, Of(kind_).fence.name, {}, Of(kind_).fence.answer, deadline).status();
 }
 
 absl::StatusOr<std::string> PmiExchange::Get(absl::string_view key, Deadline deadline) {
+  MutexLock lock(&mu_);
   Fields fields;
   if (kind_ == ExchangeKind::kPmi1) {
     fields.emplace_back("kvsname", space_);
@@ -98,7 +102,19 @@ absl::StatusOr<std::string> PmiExchange::Get(absl::string_view key, Deadline dea
   return absl::UnavailableError(absl::StrCat(Name(kind_), ": rank 0 has put no ", key));
 }
 
+absl::Status PmiExchange::failure() const {
+  MutexLock lock(&mu_);
+  return failure_;
+}
+
 absl::Status PmiExchange::End(Deadline deadline) {
+  if (!mu_.TryLock()) return absl::FailedPreconditionError("another thread waits for the launcher");
+  const absl::Status ended = EndLocked(deadline);
+  mu_.Unlock();
+  return ended;
+}
+
+absl::Status PmiExchange::EndLocked(Deadline deadline) {
   if (failure_.ok()) return Ask(kind_, Of(kind_).end.name, {}, Of(kind_).end.answer, deadline).status();
   // What comes before its answer is of earlier questions. Hydra fails where nobody is left to take its answer.
   LOCKSTEP_RETURN_IF_ERROR(Send(kind_, absl::StrCat("cmd=", Of(kind_).end.name), deadline));
@@ -117,7 +133,7 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
   for (const auto& [key, value] : fields) absl::StrAppend(&message, std::string(1, separator), key, "=", value);
   const std::string attempt = absl::StrCat(Name(kind_), ", ", name);
   LOCKSTEP_RETURN_IF_ERROR(failure_);
-  const auto fail = [&](const absl::Status& status) {
+  const auto fail = [&](const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     failure_ = absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", status.message()));
     return status;
   };
@@ -189,7 +205,7 @@ struct ProcessPmi {
 
 void EndAtExit() {
   ProcessPmi& pmi = ProcessPmi::Get();
-  if (!pmi.mu.TryLock()) return;  // a thread waits for the launcher, and this one should not
+  if (!pmi.mu.TryLock()) return;  // a thread waits for the launcher, and this one should not; as in End
   if (pmi.fork_generation == ForkGeneration() && MpiOfThisProcess() < MpiPresence::kInitialized) {
     (void)pmi.begun->End(Deadline::AfterMs(kEndMs));  // nobody is left to be told
   }

@@ -24,11 +24,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/mutex.h"
 #include "transport/exchange/exchange.h"
 
 namespace lockstep {
@@ -49,25 +51,30 @@ class PmiExchange final : public Exchange {
   absl::Status Put(absl::string_view key, absl::string_view value, Deadline deadline) override;
   absl::Status Fence(Deadline deadline) override;
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override;
-  // Also after a failure.
+  // Also after a failure. FAILED_PRECONDITION, at once, while another thread is in a call.
   absl::Status End(Deadline deadline);
   // What every call returns from now on, unless OK.
-  const absl::Status& failure() const { return failure_; }
+  absl::Status failure() const;
 
  private:
   using Fields = std::vector<std::pair<std::string, std::string>>;
 
   // Sends the question and returns the answer's fields. An answer of another name, or with an rc other than 0, is an error.
   absl::StatusOr<Fields> Ask(ExchangeKind form, absl::string_view name, const Fields& fields, absl::string_view answer,
-                             Deadline deadline);
-  absl::Status Send(ExchangeKind form, const std::string& message, Deadline deadline);
-  absl::StatusOr<std::string> AskRaw(ExchangeKind form, const std::string& message, Deadline deadline);
+                             Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Send(ExchangeKind form, const std::string& message, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status EndLocked(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::string> AskRaw(ExchangeKind form, const std::string& message, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ExchangeKind kind_;
   const UniqueFd socket_;
   const Identity self_;
-  std::string space_;     // PMI-1's name of the job's key-value space
-  absl::Status failure_;  // the first, after which questions and answers may not match any more
+  // Held while a question and its answer are under way.
+  mutable Mutex mu_;
+  std::string space_ ABSL_GUARDED_BY(mu_);     // PMI-1's name of the job's key-value space
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // the first, after which questions and answers may not match any more
 };
 
 // The process's, over a copy of the descriptor that PMI_FD names; begun.

@@ -163,6 +163,21 @@ TEST(Pmi, EndsAtTheDeadlineAndStaysUnusable) {
   }
 }
 
+// At exit, another thread may be in a call.
+TEST(Pmi, DoesNotEndWhileAnAnswerIsUnderWay) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd launcher(pair[0]);
+  PmiExchange exchange(ExchangeKind::kPmi1, UniqueFd(pair[1]), {"7.0", "3"});
+  Thread thread("fence", [&] { EXPECT_THAT(exchange.Fence(Soon()), IsOk()); });
+  char question[100];
+  ASSERT_GT(recv(launcher.get(), question, sizeof(question), 0), 0);
+  EXPECT_THAT(exchange.End(Soon()), StatusIs(Code::kFailedPrecondition, HasSubstr("another thread")));
+  const std::string answer = "cmd=barrier_out\n";
+  EXPECT_EQ(send(launcher.get(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+  thread.Join();
+}
+
 TEST(Pmi, SaysWhenTheLauncherIsGone) {
   for (const ExchangeKind kind : {ExchangeKind::kPmi1, ExchangeKind::kPmi2}) {
     Launcher silent(kind, {});

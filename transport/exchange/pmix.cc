@@ -170,7 +170,14 @@ class PmixExchange final : public Exchange {
   }
 
   const Connected& connected() const { return connected_; }
-  bool usable() const { return failure_.ok(); }
+
+  // Unless the library is, or may be, at another call.
+  void Finalize() {
+    if (!mu_.TryLock()) return;
+    // Itself, it waits two seconds for its server at most.
+    if (failure_.ok()) connected_.api.Finalize(nullptr, 0);
+    mu_.Unlock();
+  }
 
   // Runs `call`, which may write a text, on a thread that is left behind at the deadline.
   static absl::StatusOr<std::string> Within(Deadline deadline, absl::string_view what,
@@ -209,6 +216,7 @@ class PmixExchange final : public Exchange {
  private:
   absl::StatusOr<std::string> Call(absl::string_view what, Deadline deadline,
                                    const std::function<pmix::Status(std::string*)>& call) {
+    MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(failure_);
     absl::StatusOr<std::string> result = Within(deadline, what, call, connected_.api.ErrorString);
     if (absl::IsDeadlineExceeded(result.status())) {
@@ -218,7 +226,9 @@ class PmixExchange final : public Exchange {
   }
 
   const Connected connected_;
-  absl::Status failure_;  // the first at a deadline, after which the library may still be at it
+  // Held while a call is under way.
+  Mutex mu_;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // the first at a deadline, after which the library may still be at it
 };
 
 // The process's connection, once it is there.
@@ -237,10 +247,7 @@ struct ProcessPmix {
 void FinalizeAtExit() {
   ProcessPmix& pmix = ProcessPmix::Get();
   if (!pmix.mu.TryLock()) return;  // a thread waits for PMIx's server, and this one should not
-  if (pmix.fork_generation == ForkGeneration() && pmix.failure.ok() && pmix.open->usable()) {
-    // Itself, it waits two seconds for its server at most.
-    pmix.open->connected().api.Finalize(nullptr, 0);
-  }
+  if (pmix.fork_generation == ForkGeneration() && pmix.failure.ok()) pmix.open->Finalize();
   pmix.mu.Unlock();
 }
 
