@@ -40,7 +40,7 @@ absl::StatusOr<Exchange*> OpenExchange(ExchangeKind kind, Deadline deadline) {
 
 absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::StatusOr<std::string>& text,
                                     Deadline deadline) {
-  // A new key each time: launchers differ in what a second value of a key does.
+  // A new key each time: launchers differ in what a second value of a key does. So another program in the same task cannot use it.
   static std::atomic<int> told{0};
   const std::string key = absl::StrCat("lockstep-", told++);
   if (rank == Rank(0)) {
