@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Has each launcher that this machine has start tests/launched.c, with nothing set: ranks find each other by what the launcher brings. Where
 # the launcher brings an MPI library, also in a program that uses it, which is initialised before Lockstep or after. Slurm runs with a
-# controller and a node of its own. A launcher that is not installed is skipped. Debian's packages: openmpi-bin and libopenmpi-dev, mpich and
-# libmpich-dev, libpmix2, slurm-wlm. PATH leads to the Python whose torchrun is meant.
+# controller and a node of its own. A launcher that is not installed is skipped. Debian's packages: openmpi-bin and libopenmpi-dev, mpich
+# and libmpich-dev, libpmix2, slurm-wlm. PATH leads to the Python whose torchrun is meant.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 work=$(mktemp -d /tmp/launchers.XXXXXX)  # a short path: slurmd has sockets in it
@@ -84,12 +84,15 @@ else
   ours=(mpirun.openmpi --oversubscribe -n 3)
   meet='from Open MPI.s variables; the ranks meet over PMIx at tcp://'
   expect_three 'Open MPI' "$meet" "${ours[@]}"
-  if [[ -e $work/openmpi ]]; then expect_mpi 'Open MPI' "$meet" openmpi "${ours[@]}"; else skipped 'Open MPI, MPI' 'there is no mpicc.openmpi'; fi
+  if [[ -e $work/openmpi ]]; then expect_mpi 'Open MPI' "$meet" openmpi "${ours[@]}"
+  else skipped 'Open MPI, MPI' 'there is no mpicc.openmpi'; fi
   expect_error 'Open MPI, rank 0 has no interface' 'rank 1 of 2 (by Open MPI): rank 0: .*nosuch0' mpirun.openmpi --oversubscribe -n 1 \
     -x LOCKSTEP_INTERFACE==nosuch0 sh -c "$work/plain; sleep 1" : -n 1 "$work/plain"
   expect_error 'Open MPI, loopback between hosts' 'rank 1 of 2 (by Open MPI): rank 0: LOCKSTEP_INTERFACE==lo chooses loopback' \
-    mpirun.openmpi --oversubscribe -n 1 -x LOCKSTEP_INTERFACE==lo env OMPI_COMM_WORLD_LOCAL_SIZE=1 sh -c "$work/plain; sleep 1" : -n 1 "$work/plain"
-  expect_error 'Open MPI without its PMIx' 'PMIX_RANK.*set LOCKSTEP_STORE=tcp://' mpirun.openmpi --oversubscribe -n 2 env -u PMIX_RANK "$work/plain"
+    mpirun.openmpi --oversubscribe -n 1 -x LOCKSTEP_INTERFACE==lo env OMPI_COMM_WORLD_LOCAL_SIZE=1 sh -c "$work/plain; sleep 1" : \
+    -n 1 "$work/plain"
+  expect_error 'Open MPI without its PMIx' 'PMIX_RANK.*set LOCKSTEP_STORE=tcp://' \
+    mpirun.openmpi --oversubscribe -n 2 env -u PMIX_RANK "$work/plain"
 fi
 
 if ! has mpirun.mpich; then
@@ -100,10 +103,12 @@ else
   expect_three MPICH "$meet" "${ours[@]}"
   if [[ -e $work/mpich ]]; then expect_mpi MPICH "$meet" mpich "${ours[@]}"; else skipped 'MPICH, MPI' 'there is no mpicc.mpich'; fi
   if [[ -e $work/mpich ]]; then
-    expect_error 'MPICH, MPI finalized' 'PMI_FD=[0-9]*: MPI_Finalize has closed.*set LOCKSTEP_STORE=tcp://' "${ours[@]}" "$work/mpich" finalized
+    expect_error 'MPICH, MPI finalized' 'PMI_FD=[0-9]*: MPI_Finalize has closed.*set LOCKSTEP_STORE=tcp://' \
+      "${ours[@]}" "$work/mpich" finalized
   fi
   # shellcheck disable=SC2016
-  expect_error 'MPICH whose descriptor is closed' 'PMI_FD=[0-9]*: the descriptor.*set LOCKSTEP_STORE=tcp://' mpirun.mpich -n 2 bash -c 'eval "exec $PMI_FD>&-"; exec "$0"' "$work/plain"
+  expect_error 'MPICH whose descriptor is closed' 'PMI_FD=[0-9]*: the descriptor.*set LOCKSTEP_STORE=tcp://' \
+    mpirun.mpich -n 2 bash -c 'eval "exec $PMI_FD>&-"; exec "$0"' "$work/plain"
 fi
 
 if ! python3 -c 'import torch.distributed.run' 2>/dev/null; then
