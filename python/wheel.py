@@ -61,15 +61,17 @@ def platform_of(files):
     text = subprocess.run(['objdump', '-T', *files], capture_output=True, text=True, check=True).stdout
     glibc = max(tuple(map(int, found)) for found in re.findall(r'GLIBC_(\d+)\.(\d+)', text))
     libstdcxx = max(int(found) for found in re.findall(r'GLIBCXX_3\.4\.(\d+)', text))
-    with_it = min(of for symbols, of in GLIBC_WITH.items() if symbols >= libstdcxx)
-    return 'manylinux_{}_{}_'.format(*max(glibc, with_it)) + os.uname().machine
+    with_it = [of for symbols, of in GLIBC_WITH.items() if symbols >= libstdcxx]
+    if not with_it:
+        sys.exit(f'wheel: GLIBCXX_3.4.{libstdcxx} is newer than what GLIBC_WITH knows')
+    return 'manylinux_{}_{}_'.format(*max(glibc, min(with_it))) + os.uname().machine
 
 
 def lay_out(root):
     """Puts the package under root. Returns its programs."""
     shutil.copytree('python/lockstep', root / 'lockstep', ignore=shutil.ignore_patterns('__pycache__'))
     library, launcher = root / LIBRARIES / 'liblockstep.so.1', root / LIBRARIES / 'lockstep-run'
-    programs = [root / 'lockstep/_native.abi3.so', library, launcher]
+    programs = [*(root / 'lockstep').glob('*.so'), library, launcher]
     # The run path of both leads there.
     (root / LIBRARIES / 'lockstep').mkdir()
     for path in abseil_of(library, launcher):
