@@ -1,4 +1,4 @@
-// A libpmix for tests: a job of 4 ranks, of which this is rank 0, whose key-value space is a map. FAKE_PMIX tells it to misbehave:
+// A libpmix for tests: a job of 4 ranks, of which this is rank 0, whose key-value space is a map. FakeBehave tells it how to misbehave:
 //   old       it is of version 1
 //   refuse    PMIx_Init fails
 //   hang      calls do not return
@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -34,12 +35,10 @@ struct Value {
 };
 
 std::map<std::string, std::string> put, committed;
-int inits = 0;
+std::atomic<int> inits{0};
+std::atomic<const char*> behaviour{""};
 
-bool Told(const char* what) {
-  const char* const told = std::getenv("FAKE_PMIX");
-  return told != nullptr && std::strcmp(told, what) == 0;
-}
+bool Told(const char* what) { return std::strcmp(behaviour, what) == 0; }
 
 void MayHang() {
   while (Told("hang")) usleep(1000);
@@ -50,6 +49,8 @@ void MayHang() {
 EXPORTED const char* PMIx_Get_version() { return Told("old") ? "PMIx 1.2.5" : "OpenPMIx 4.2.2, repo rev: fake"; }
 EXPORTED const char* PMIx_Error_string(int) { return "UNREACHABLE"; }
 
+// A literal; "" is to behave.
+EXPORTED void FakeBehave(const char* how) { behaviour = how; }
 EXPORTED int FakeInits() { return inits; }
 
 EXPORTED int PMIx_Init(Proc* self, void*, size_t) {

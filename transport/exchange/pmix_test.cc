@@ -6,8 +6,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "absl/status/status.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -28,10 +26,17 @@ void* LoadFake() {
   return fake;
 }
 
+// How the fake behaves from now on.
+void Behave(const char* how) {
+  const auto behave = reinterpret_cast<void (*)(const char*)>(dlsym(LoadFake(), "FakeBehave"));
+  ASSERT_NE(behave, nullptr);
+  behave(how);
+}
+
 void ExitAfterInitHasHung() {
-  setenv("FAKE_PMIX", "hang", 1);
+  Behave("hang");
   EXPECT_THAT(OpenPmix(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, "PMIx_Init has not ended in time"));
-  setenv("FAKE_PMIX", "", 1);
+  Behave("");
   EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kFailedPrecondition, HasSubstr("PMIx_Init has not ended in time")));
   auto* const inits = reinterpret_cast<int (*)()>(dlsym(LoadFake(), "FakeInits"));
   EXPECT_EQ(inits(), 1);
@@ -53,11 +58,11 @@ TEST(Pmix, TellsTheLauncherAtExit) {
 TEST(Pmix, ExchangesOnceItsLibraryIsRight) {
   LoadFake();
 
-  setenv("FAKE_PMIX", "old", 1);
+  Behave("old");
   EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kNotFound, AllOf(HasSubstr("PMIx 1.2.5"), HasSubstr("from version 2"))));
-  setenv("FAKE_PMIX", "refuse", 1);
+  Behave("refuse");
   EXPECT_THAT(OpenPmix(Soon()), StatusIs(Code::kUnavailable, "PMIx_Init: UNREACHABLE (-25)"));
-  setenv("FAKE_PMIX", "", 1);
+  Behave("");
 
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Exchange* const exchange, OpenPmix(Soon()));
   EXPECT_THAT(OpenPmix(Soon()), IsOkAndHolds(exchange));
@@ -72,9 +77,9 @@ TEST(Pmix, ExchangesOnceItsLibraryIsRight) {
   EXPECT_THAT(exchange->Get("lockstep-1", Soon()),
               StatusIs(Code::kUnavailable, AllOf(HasSubstr("PMIx_Get of lockstep-1"), HasSubstr("(-46)"))));
 
-  setenv("FAKE_PMIX", "hang", 1);
+  Behave("hang");
   EXPECT_THAT(exchange->Fence(Deadline::AfterMs(50)), StatusIs(Code::kDeadlineExceeded, HasSubstr("PMIx_Fence")));
-  setenv("FAKE_PMIX", "", 1);
+  Behave("");
   EXPECT_THAT(
       exchange->Fence(Soon()),
       StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("an earlier call has failed"), HasSubstr("PMIx_Fence"))));
