@@ -97,6 +97,16 @@ class Case(unittest.TestCase):
         other = copy.deepcopy(module)
         return DistributedDataParallel(module, **options), quiet(TorchDDP, other, process_group=GLOO, **options)
 
+    def assert_same_after_steps(self, ours, theirs):
+        """For modules that take 8 features."""
+        for model in (ours, theirs):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
+                optimizer.step()
+        self.assert_same(ours, theirs)
+
     def assert_same(self, ours, theirs):
         theirs = theirs.state_dict()
         for name, value in ours.state_dict().items():
@@ -179,13 +189,7 @@ class EqualsTorch(Case):
                                    (True, {'gradient_as_bucket_view': True, 'static_graph': True})):
             with self.subTest(reentrant=reentrant, **options):
                 ours, theirs = self.pair(lambda: Blocks(reentrant), **options)
-                for model in (ours, theirs):
-                    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-                    for step in range(STEPS):
-                        optimizer.zero_grad()
-                        model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
-                        optimizer.step()
-                self.assert_same(ours, theirs)
+                self.assert_same_after_steps(ours, theirs)
 
     def test_a_block_checkpointed_twice(self):
         class Twice(nn.Module):
@@ -199,13 +203,7 @@ class EqualsTorch(Case):
 
         for views in (False, True):
             ours, theirs = self.pair(Twice, static_graph=True, gradient_as_bucket_view=views)
-            for model in (ours, theirs):
-                optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-                for step in range(STEPS):
-                    optimizer.zero_grad()
-                    model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
-                    optimizer.step()
-            self.assert_same(ours, theirs)
+            self.assert_same_after_steps(ours, theirs)
         # Without static_graph torch refuses it, too.
         ours = DistributedDataParallel(Twice())
         with self.assertRaisesRegex(lockstep.FailedPrecondition, 'block'):
