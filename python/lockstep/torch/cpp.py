@@ -1,6 +1,6 @@
 """The c10d back end in C++: works that tell all (is_completed, exception, source_rank), futures without Python, and less per call.
 
-    python -m lockstep.torch.cpp      # once for each PyTorch and Python; takes a C++20 compiler and about 20 s
+    python -m lockstep.torch.cpp      # once for each PyTorch and Python; takes a C++20 compiler and about 25 s
 
 From then on init_process_group('lockstep') uses it. It is in $XDG_CACHE_HOME/lockstep or ~/.cache/lockstep; if that folder is deleted,
 lockstep.torch.backend serves again. A job builds it only where its program calls build(), since its first step would wait for that.
