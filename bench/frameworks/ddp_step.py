@@ -2,7 +2,7 @@
 """What a data-parallel training step costs in PyTorch: torch's DistributedDataParallel over Gloo and over Lockstep's back end, Lockstep's
 DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
 
-    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--quick] [--profile VARIANT] [mlp resnet18 bert]
+    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--profile VARIANT] [mlp resnet18 bert]
 
 One run: the same processes take one step of each variant in turn, in an order that rotates, so that whatever else the machine does hits
 all alike. A step is forward, backward, SGD and zero_grad, behind a barrier; its time is that of the slowest rank. Prints for each model
@@ -34,10 +34,10 @@ def classes_of(outputs):
     return torch.zeros(outputs.shape[0], dtype=torch.int64)
 
 
-MODELS = {  # how it is made, and its inputs
-    'mlp': (models.mlp, lambda: torch.randn(64, 2000)),
-    'resnet18': (models.resnet18, lambda: torch.randn(4, 3, 112, 112)),
-    'bert': (models.Bert, lambda: torch.randint(0, 30522, (2, 32))),
+MODELS = {  # how it is made, a batch of inputs, and how many
+    'mlp': (models.mlp, lambda batch: torch.randn(batch, 2000), 64),
+    'resnet18': (models.resnet18, lambda batch: torch.randn(batch, 3, 112, 112), 4),
+    'bert': (models.Bert, lambda batch: torch.randint(0, 30522, (batch, 32)), 2),
 }
 
 
@@ -85,10 +85,10 @@ def timed(step, communicator):
     return 1000 * longest.item()
 
 
-def measure(name, steps, gloo, communicator, profiled):
-    make, inputs = MODELS[name]
+def measure(name, steps, batch, gloo, communicator, profiled):
+    make, inputs, usual_batch = MODELS[name]
     torch.manual_seed(1)
-    module, x = make(), inputs()
+    module, x = make(), inputs(batch or usual_batch)
     trainers = {variant: Trainer(wrap(twin(module)), set_to_none) for variant, (wrap, set_to_none) in variants(gloo).items()}
     if profiled:
         return profile(trainers[profiled], x, steps)
@@ -100,7 +100,7 @@ def measure(name, steps, gloo, communicator, profiled):
                 times[variant].append(took)
         order = order[1:] + order[:1]
     if communicator.rank == 0:
-        report(name, module, times)
+        report(f'{name}, batches of {len(x)}', module, times)
 
 
 def report(name, module, times):
@@ -135,6 +135,7 @@ def main():
     parser.add_argument('models', nargs='*', default=list(MODELS), metavar='MODEL', help=', '.join(MODELS))
     parser.add_argument('--ranks', type=int, default=2)
     parser.add_argument('--steps', type=int, default=30, help='rounds that count')
+    parser.add_argument('--batch', type=int, help='inputs of a step and rank, which set what it computes; default: by the model')
     parser.add_argument('--quick', action='store_true', help='5 rounds')
     parser.add_argument('--profile', metavar='VARIANT', help="only this variant, under Python's profiler")
     arguments = parser.parse_args()
@@ -147,7 +148,7 @@ def main():
     if communicator.rank == 0:
         print(f'PyTorch {torch.__version__}, Lockstep {lockstep.__version__}, {arguments.ranks} ranks, {os.cpu_count()} cores')
     for name in arguments.models:
-        measure(name, 5 if arguments.quick else arguments.steps, gloo, communicator, arguments.profile)
+        measure(name, 5 if arguments.quick else arguments.steps, arguments.batch, gloo, communicator, arguments.profile)
 
 
 if __name__ == '__main__':
