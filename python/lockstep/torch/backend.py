@@ -1,7 +1,8 @@
 """The c10d back end: torch.distributed.init_process_group("lockstep"), which finds it by its entry point.
 
 Tensors of the CPU go through the host's communicator. Tensors of a GPU go through a communicator of the process's GPU, which is made when
-the first of them appears, or at once if init_process_group got a device_id. Ranks find each other over c10d's own store.
+the first of them appears, or at once if init_process_group got a device_id. Messages of them go by way of the host, whatever ranks they
+are between. Ranks find each other over c10d's own store.
 
 ERRORS   DistBackendError names the rank that died, stopped answering or differed; the process group is over then. ValueError: fix the call.
 TIMEOUTS of the process group, or of the call, are deadlines: a collective that is not done by then fails on every rank.
@@ -488,13 +489,18 @@ class Backend(C10dBackend):
 
     # ---- Messages
 
+    @staticmethod
+    def _message_of(tensor):
+        """The tensor, or a copy of it without gaps, on the host."""
+        return contiguous(tensor.detach().cpu() if tensor.is_cuda else tensor)
+
     def send(self, tensors, target, tag):
-        lent = Lent(contiguous(_one(tensors)))
+        lent = Lent(self._message_of(_one(tensors)))
         return self._start(lib.lockstep_send, (lent,), (target, tag, self._timeout_ms), True, tensors, None)
 
     def recv(self, tensors, source, tag):
         tensor = _one(tensors)
-        used = contiguous(tensor)
+        used = self._message_of(tensor)
         lent = Lent(used)
         return self._start(lib.lockstep_receive, (lent,), (source, tag, self._timeout_ms, ffi.NULL), True, tensors,
                            back(tensor, used), Receive)
