@@ -16,7 +16,7 @@ ImportError  no package of Lightning's is there, or only older ones
 
 import importlib
 
-from lockstep.lightning.strategies import InFabric, InTrainer
+from lockstep.lightning.strategies import InFabric as _InFabric, InTrainer as _InTrainer
 
 _LEAST = '2.5'
 _found = {}  # the version of each package
@@ -44,12 +44,12 @@ def _strategy(name, changes, package, registry):
     return made
 
 
-FabricStrategy = _strategy('FabricStrategy', InFabric, 'lightning.fabric', 'STRATEGY_REGISTRY')
-TrainerStrategy = _strategy('TrainerStrategy', InTrainer, 'lightning.pytorch', 'StrategyRegistry')
-SplitFabricStrategy = _strategy('SplitFabricStrategy', InFabric, 'lightning_fabric', 'STRATEGY_REGISTRY')
-SplitTrainerStrategy = _strategy('SplitTrainerStrategy', InTrainer, 'pytorch_lightning', 'StrategyRegistry')
-FabricStrategy = FabricStrategy or SplitFabricStrategy
-TrainerStrategy = TrainerStrategy or SplitTrainerStrategy
+FabricStrategy = _strategy('FabricStrategy', _InFabric, 'lightning.fabric', 'STRATEGY_REGISTRY')
+TrainerStrategy = _strategy('TrainerStrategy', _InTrainer, 'lightning.pytorch', 'StrategyRegistry')
+_SplitFabricStrategy = _strategy('_SplitFabricStrategy', _InFabric, 'lightning_fabric', 'STRATEGY_REGISTRY')
+_SplitTrainerStrategy = _strategy('_SplitTrainerStrategy', _InTrainer, 'pytorch_lightning', 'StrategyRegistry')
+FabricStrategy = FabricStrategy or _SplitFabricStrategy
+TrainerStrategy = TrainerStrategy or _SplitTrainerStrategy
 if FabricStrategy is None and TrainerStrategy is None:
     raise ImportError(f"lockstep.lightning needs Lightning {_LEAST} or later; there is "
                       + (', '.join(f'{root} {version}' for root, version in _found.items()) or 'none')
