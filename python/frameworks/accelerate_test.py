@@ -5,8 +5,6 @@ The test starts this file again as a script; train() is what a user's script has
 
 import hashlib
 import os
-import signal
-import subprocess
 import sys
 import unittest
 
@@ -16,6 +14,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+
+import programs
 
 WORLD = 2
 
@@ -70,14 +70,8 @@ def check_collectives(accelerator):
 class AccelerateTest(unittest.TestCase):
     def weights(self, launcher, how):
         command = [sys.executable, '-m', *launcher, os.path.abspath(__file__), how]
-        process = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            output, _ = process.communicate(timeout=200)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.fail(f'{command} did not end:\n{process.communicate()[0]}')
-        self.assertEqual(process.returncode, 0, output)
+        status, output = programs.run(command, 200)
+        self.assertEqual(status, 0, output)
         found = [line for line in output.splitlines() if line.startswith('weights ')]
         self.assertEqual(len(found), 1, output)
         return found[0]

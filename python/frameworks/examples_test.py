@@ -2,10 +2,10 @@
 
 import os
 import re
-import signal
-import subprocess
 import sys
 import unittest
+
+import programs
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'examples')
 DATA = '/usr/share/datasets/fashion-mnist'
@@ -15,15 +15,8 @@ DATA = '/usr/share/datasets/fashion-mnist'
 class ExamplesTest(unittest.TestCase):
     def run_example(self, *command):
         """Everything that it writes."""
-        command = [sys.executable, *command, '--steps', '8', '--compare-gloo']
-        process = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            output, _ = process.communicate(timeout=240)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.fail(f'{command} did not end:\n{process.communicate()[0]}')
-        self.assertEqual(process.returncode, 0, output)
+        status, output = programs.run([sys.executable, *command, '--steps', '8', '--compare-gloo'], 240)
+        self.assertEqual(status, 0, output)
         return output
 
     def assert_same_result(self, output, result):

@@ -2,11 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+import programs
 
 BEGIN = '''
 import os, signal, sys, time
@@ -25,20 +26,12 @@ program(jnp.ones(2)).block_until_ready()
 
 class Exit(unittest.TestCase):
 
-    def run_ranks(self, scripts, seconds=100):
+    def run_ranks(self, scripts):
         """[(exit status, its output)] of a rank for each script, none of which hangs."""
         with tempfile.TemporaryDirectory() as folder:
-            processes = []
-            for rank, script in enumerate(scripts):
-                environment = dict(os.environ, LOCKSTEP_RANK=str(rank), LOCKSTEP_WORLD_SIZE=str(len(scripts)),
-                                   LOCKSTEP_STORE=f'file://{folder}/store', OMP_NUM_THREADS='1')
-                processes.append(subprocess.Popen([sys.executable, '-c', BEGIN + script], env=environment, text=True,
-                                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-            try:
-                return [(process.communicate(timeout=seconds)[0], process.returncode)[::-1] for process in processes]
-            finally:
-                for process in processes:
-                    process.kill()
+            common = {'LOCKSTEP_WORLD_SIZE': str(len(scripts)), 'LOCKSTEP_STORE': f'file://{folder}/store'}
+            return programs.run_together([([sys.executable, '-c', BEGIN + script], {**common, 'LOCKSTEP_RANK': str(rank)})
+                                          for rank, script in enumerate(scripts)], 100)
 
     def test_with_calls_in_flight_everywhere(self):
         script = 'y = program(program(late()))'
@@ -105,9 +98,9 @@ step(jnp.ones(100_000))
 class Imports(unittest.TestCase):
 
     def import_with(self, script):
-        found = subprocess.run([sys.executable, '-c', script + '\nimport lockstep.jax'], capture_output=True, text=True, timeout=100)
-        self.assertEqual(found.returncode, 1)
-        return found.stderr.splitlines()[-1]
+        status, output = programs.run([sys.executable, '-c', script + '\nimport lockstep.jax'], 100)
+        self.assertEqual(status, 1, output)
+        return output.splitlines()[-1]
 
     def test_without_jax(self):
         text = self.import_with("import sys; sys.modules['jax'] = None")

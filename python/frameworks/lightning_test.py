@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import lockstep.lightning
+import programs
 
 DATA = '/usr/share/datasets/fashion-mnist/t10k-'
 WORLD = 2
@@ -440,32 +440,25 @@ class Launchers(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.environment = {**os.environ, 'LIGHTNING_TEST_FOLDER': folder.name, 'OMP_NUM_THREADS': '1'}
+        cls.folder = folder.name
 
     def start(self, *arguments, script=None, seconds=300):
-        """The end of a run of this script: exit status, everything that was written, seconds."""
-        began = time.monotonic()
-        process = subprocess.Popen([sys.executable, *arguments], env=self.environment, text=True, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            output, _ = process.communicate(script, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.fail(f'{arguments} did not end:\n{process.communicate()[0]}')
-        return process.returncode, output, time.monotonic() - began
+        """(exit status, all that was written) of Python with these arguments."""
+        return programs.run([sys.executable, *arguments], seconds, script, LIGHTNING_TEST_FOLDER=self.folder)
 
     def weights(self, *arguments, script=None):
-        status, output, _ = self.start(*arguments, script=script)
+        status, output = self.start(*arguments, script=script)
         self.assertEqual(status, 0, output)
         found = [line for line in output.splitlines() if line.startswith('weights ')]
         self.assertEqual(len(found), 1, output)
         return found[0]
 
     def test_ranks(self):
-        status, output, seconds = self.start(__file__, 'ranks')
+        began = time.monotonic()
+        status, output = self.start(__file__, 'ranks')
         self.assertEqual(status, 0, output)
         self.assertEqual(output.count('\nOK\n'), WORLD, output)
-        print(f'the ranks took {seconds:.0f} s')
+        print(f'the ranks took {time.monotonic() - began:.0f} s')
 
     def test_each_launcher_trains_as_ddp_does(self):
         expected = self.weights(__file__, 'train', 'ddp')
@@ -479,18 +472,18 @@ class Launchers(unittest.TestCase):
             # As in a notebook: the interpreter is interactive, and __main__ is no file.
             cell = f'import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); import lightning_test\n'
             self.assertEqual(self.weights('-i', '-q', script=cell + 'lightning_test.script_train("lockstep_notebook")\n'), expected)
-            _, output, _ = self.start('-i', '-q', script=cell + 'lightning_test.script_train("lockstep_popen")\n')
+            _, output = self.start('-i', '-q', script=cell + 'lightning_test.script_train("lockstep_popen")\n')
             self.assertIn('is not compatible with an interactive', output)
 
     def test_the_split_packages(self):
-        status, output, _ = self.start(__file__, 'split')
+        status, output = self.start(__file__, 'split')
         self.assertEqual(status, 0, output)
         self.assertIn('`Trainer.fit` stopped: `max_steps=3` reached.', output)
 
     def test_an_exception_ends_the_job(self):
         for strategy, rank in (('lockstep', 0), ('lockstep', 1), ('lockstep_spawn', 1)):
             with self.subTest(strategy, rank=rank):
-                status, output, seconds = self.start(__file__, 'fails', strategy, str(rank), 'raises', seconds=150)
+                status, output = self.start(__file__, 'fails', strategy, str(rank), 'raises', seconds=150)
                 self.assertNotEqual(status, 0)
                 of_others = rf'Aborted: .*rank {rank} .* has closed its communicator'
                 if strategy == 'lockstep':
@@ -500,17 +493,17 @@ class Launchers(unittest.TestCase):
                     self.assertRegex(output, f'ValueError: a bad batch|{of_others}')
 
     def test_a_rank_that_dies_ends_the_job(self):
-        status, output, _ = self.start(__file__, 'fails', 'lockstep', '1', 'dies', seconds=150)
+        status, output = self.start(__file__, 'fails', 'lockstep', '1', 'dies', seconds=150)
         self.assertNotEqual(status, 0)
         self.assertRegex(output, 'Aborted: .*rank 1')
 
     def test_an_interrupt_ends_the_job(self):
-        status, output, _ = self.start(__file__, 'fails', 'lockstep', '0', 'interrupts', seconds=150)
+        status, output = self.start(__file__, 'fails', 'lockstep', '0', 'interrupts', seconds=150)
         self.assertNotEqual(status, 0)
         self.assertIn('Detected KeyboardInterrupt, attempting graceful shutdown', output)
 
     def test_without_the_import_the_name_is_unknown_to_lightning(self):
-        status, output, _ = self.start('-c', "import lightning; lightning.Trainer(strategy='lockstep', accelerator='cpu')")
+        status, output = self.start('-c', "import lightning; lightning.Trainer(strategy='lockstep', accelerator='cpu')")
         self.assertNotEqual(status, 0)
         self.assertIn("You selected an invalid strategy name: `strategy='lockstep'`", output)
 
@@ -518,7 +511,7 @@ class Launchers(unittest.TestCase):
         without = "import sys; sys.modules.update(dict.fromkeys(('lightning', 'lightning_fabric', 'pytorch_lightning')))\n"
         old = "import types; sys.modules['lightning'] = types.SimpleNamespace(__version__='2.0.9')\n"
         for script, there in ((without, 'none'), (without + old, 'lightning 2.0.9')):
-            status, output, _ = self.start('-c', script + 'import lockstep.lightning')
+            status, output = self.start('-c', script + 'import lockstep.lightning')
             self.assertEqual(status, 1, output)
             self.assertIn('ImportError: lockstep.lightning needs Lightning 2.5 or later', output)
             self.assertIn(f"there is {there}: pip install 'lightning>=2.5'", output)

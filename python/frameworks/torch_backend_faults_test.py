@@ -4,12 +4,13 @@ missing or too old. Each test starts the ranks of a scenario: this file again, w
 import datetime
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+
+import programs
 
 TIMEOUT_S = 60
 FILE = os.path.abspath(__file__)
@@ -148,16 +149,10 @@ class Faults(unittest.TestCase):
     def check(self, scenario, codes):
         """Runs it on len(codes) ranks and compares their exit codes."""
         with tempfile.TemporaryDirectory() as folder:
-            common = {**os.environ, 'OMP_NUM_THREADS': '1', 'WORLD_SIZE': str(len(codes)), 'STORE': os.path.join(folder, 'store')}
-            processes = [subprocess.Popen([sys.executable, FILE, scenario.__name__], env={**common, 'RANK': str(rank)}, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(len(codes))]
-            try:
-                texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.wait()
-        self.assertEqual([process.returncode for process in processes], codes, '\n'.join(texts))
+            common = {'WORLD_SIZE': str(len(codes)), 'STORE': os.path.join(folder, 'store')}
+            found, texts = zip(*programs.run_together([([sys.executable, FILE, scenario.__name__], {**common, 'RANK': str(rank)})
+                                                       for rank in range(len(codes))], TIMEOUT_S))
+        self.assertEqual(list(found), codes, '\n'.join(texts))
         return texts
 
     def test_a_rank_that_is_killed_is_named(self):
@@ -187,9 +182,9 @@ class Faults(unittest.TestCase):
 
 class Versions(unittest.TestCase):
     def error(self, code):
-        found = subprocess.run([sys.executable, '-c', code + '; import lockstep.torch'], capture_output=True, text=True, timeout=TIMEOUT_S)
-        self.assertEqual(found.returncode, 1)
-        return found.stderr.strip().splitlines()[-1]
+        status, output = programs.run([sys.executable, '-c', code + '; import lockstep.torch'], TIMEOUT_S)
+        self.assertEqual(status, 1, output)
+        return output.splitlines()[-1]
 
     def test_no_torch(self):
         self.assertEqual(self.error('import sys; sys.modules["torch"] = None'), 'ImportError: lockstep.torch needs PyTorch 2.14 or later, '

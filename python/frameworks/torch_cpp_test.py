@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import lockstep.run
+import programs
 from lockstep.torch import cpp
 
 CPU = torch.device('cpu')
@@ -555,12 +555,9 @@ class BuildTest(unittest.TestCase):
     def test_once(self):
         """Four processes at once."""
         began = time.monotonic()
-        processes = [subprocess.Popen([sys.executable, '-m', 'lockstep.torch.cpp'], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      text=True) for _ in range(4)]
-        printed = {process.communicate(timeout=600) for process in processes}
-        self.assertEqual([process.returncode for process in processes], 4 * [0], printed)
+        ends = programs.run_together(4 * [([sys.executable, '-m', 'lockstep.torch.cpp'], {})], 600)
+        self.assertEqual(ends, 4 * [(0, f'{cpp.built_path()}\n')])
         folder = cpp.built_path().parent
-        self.assertEqual(printed, {(f'{cpp.built_path()}\n', '')})
         self.assertEqual(sorted(os.listdir(folder)), sorted([cpp.built_path().name, cpp.built_path().with_suffix('.lock').name]))
         print(f'built once in {time.monotonic() - began:.0f} s')
 
@@ -569,10 +566,10 @@ class BuildTest(unittest.TestCase):
         script = ('import logging; logging.basicConfig(level=logging.INFO); from lockstep.torch import cpp; assert not cpp.build(); '
                   'import torch.distributed as dist; '
                   'dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1); dist.barrier()')
-        done = subprocess.run([sys.executable, '-c', script], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn('using the back end in Python', done.stderr)
-        return done.stderr.replace(sys.executable, 'python')
+        status, output = programs.run([sys.executable, '-c', script], 100, **environment)
+        self.assertEqual(status, 0, output)
+        self.assertIn('using the back end in Python', output)
+        return output.replace(sys.executable, 'python')
 
     def test_without_a_compiler(self):
         for compiler, message in (('no-such-compiler', 'no C++ compiler'), ('false', 'false -std=c++20')):
@@ -596,7 +593,8 @@ def main():
             sys.exit(1)
         for program in ('run_ranks', 'run_survivor', *3 * ['run_leavers']):
             command = [lockstep.run.launcher(), '-n', '2', '--foreground', '0', sys.executable, *sys.argv]
-            status = subprocess.run(command, env={**os.environ, 'PROGRAM': program}).returncode
+            status, output = programs.run(command, 300, PROGRAM=program)
+            print(output)
             if status != 0:
                 sys.exit(f'{program} ended with status {status}')
 
