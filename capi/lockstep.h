@@ -701,6 +701,13 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
  *           ahead on a device. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream);
 
+/* lockstep_reducer_end_backward, but waits for at most timeout_ms: for callers that look at signals meanwhile.
+ *   RETURNS  *out_ended 1, or 0: the step has not ended and goes on. Then call this again, and nothing else but
+ *            lockstep_reducer_destroy before. After an error the step has ended. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_try_end_backward(lockstep_reducer* reducer,
+                                                                  const lockstep_stream* stream, int64_t timeout_ms,
+                                                                  int32_t* out_ended);
+
 /* Gets the average of a parameter. If only other ranks used the parameter, the average is in the reducer's memory.
  *   REQUIRES  a synchronised backward has ended, and none has begun since
  *   RETURNS   *out_used 1 and the average; or, if no rank used the parameter, 0 and a zero tensor. out_used may be NULL. Shape and

@@ -17,6 +17,7 @@ static void Steps(lockstep_communicator* communicator) {
   lockstep_reducer_statistics statistics;
   lockstep_reducer* reducer = NULL;
   lockstep_tensor tensor;
+  int32_t ended = 0;
   Model model;
   InitModel(&model);
   model.table[1].dtype = 99;
@@ -48,7 +49,7 @@ static void Steps(lockstep_communicator* communicator) {
   Mark(reducer, &model, 0, mine);
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "'one' (f32[1]) was marked ready twice");
 
-  /* A gradient that never comes, on every rank; then accumulation; then a good step. */
+  /* A gradient that never comes, on every rank; then accumulation; then a good step, whose end has a limit. */
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 1, mine);
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "zero");
@@ -59,8 +60,10 @@ static void Steps(lockstep_communicator* communicator) {
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   Mark(reducer, &model, 1, mine);
   Mark(reducer, &model, 0, mine);
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(model.values[0] == average);
+  INVALID(lockstep_reducer_try_end_backward(reducer, NULL, 60000, NULL), "out_ended");
+  OK(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended));
+  CHECK(ended == 1 && model.values[0] == average);
+  MISUSED(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended), "no backward");
 
   LOCKSTEP_INIT(statistics);
   OK(lockstep_reducer_get_statistics(reducer, &statistics));

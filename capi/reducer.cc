@@ -159,6 +159,18 @@ lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const l
   });
 }
 
+lockstep_error* lockstep_reducer_try_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream,
+                                                  int64_t timeout_ms, int32_t* out_ended) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (out_ended == nullptr) return NullArgument("out_ended");
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool ended,
+                              reducer->reducer->TryEndBackward(on, lockstep::Deadline::AfterMs(timeout_ms)));
+    *out_ended = ended ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
 lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer) {
   return Guard(reducer, [&] { return reducer->reducer->CheckReplays(); });
 }

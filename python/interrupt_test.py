@@ -73,6 +73,33 @@ class Waits(unittest.TestCase):
                     call(*arguments)
         communicator.barrier()
 
+    def test_of_a_backward(self):
+        # The same with a step: it goes on with the gradient, and the next one comes behind it.
+        duplicate = communicator.duplicate()
+        reducer = lockstep.Reducer(duplicate, [('weight', (1,))])
+        x, y = array.array('f', [RANK]), array.array('f', [RANK + 10])
+        if RANK == 1:
+            communicator.receive(bytearray(0), 0, tag=5)
+        reducer.begin_backward()
+        reducer.mark_ready(0, x)
+        if RANK == 0:
+            interrupt_soon()
+            with self.assertRaises(KeyboardInterrupt):
+                reducer.end_backward()
+            with self.assertRaises(BufferError):
+                x.append(1)
+            communicator.send(b'', 1, tag=5)
+        else:
+            reducer.end_backward()
+        reducer.begin_backward()
+        self.assertEqual(x[0], 0.5)
+        x.append(1)
+        reducer.mark_ready(0, y)
+        reducer.end_backward()
+        self.assertEqual(y[0], 10.5)
+        reducer.close()
+        duplicate.close()
+
     def test_threads_are_not_interrupted(self):
         x, done = array.array('f', [0]), []
 

@@ -229,7 +229,8 @@ void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
   }
 }
 
-absl::Status Reducer::EndBackward(Stream* stream) {
+absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) {
+  if (awaits_) return AwaitEnd(deadline);
   ReadySet::Rest rest;
   std::vector<Filling> fillings;
   {
@@ -241,7 +242,7 @@ absl::Status Reducer::EndBackward(Stream* stream) {
     rest = ready_set_.End(accumulates);
     if (accumulates) {
       BecomeIdle();
-      if (rest.complaint.empty()) return absl::OkStatus();
+      if (rest.complaint.empty()) return true;
       return absl::FailedPreconditionError(absl::StrCat("end_backward: ", rest.complaint));
     }
     if (flight_->captured && (stream == nullptr || !stream->capturing())) {
@@ -274,20 +275,34 @@ absl::Status Reducer::EndBackward(Stream* stream) {
   }
   filler_.OpenAll();
   filler_.LaunchFull();
-  if (flight_->captured) return EndCaptured(*stream);
+  if (flight_->captured) {
+    LOCKSTEP_RETURN_IF_ERROR(EndCaptured(*stream));
+    return true;
+  }
 
   {
     MutexLock lock(&mu_);
     EndStep();
   }
-  const bool under_way = stream != nullptr && rest.complaint.empty();
-  const absl::Status result =
-      under_way ? pipeline_->MakeWait(*stream, *buckets().back()) : FinishAll(/*last_too=*/true);
+  if (stream == nullptr || !rest.complaint.empty()) return AwaitEnd(deadline);
+  const absl::Status result = pipeline_->MakeWait(*stream, *buckets().back());
   MutexLock lock(&mu_);
-  if (under_way) flight_->record.end = StepClock::now();
-  flight_->under_way = under_way;
+  flight_->record.end = StepClock::now();
+  flight_->under_way = true;
   BecomeIdle();
-  return result;
+  LOCKSTEP_RETURN_IF_ERROR(result);
+  return true;
+}
+
+absl::StatusOr<bool> Reducer::AwaitEnd(Deadline deadline) {
+  awaits_ = absl::IsDeadlineExceeded(Await(*flight_, deadline)) && deadline.passed();
+  if (awaits_) return false;
+  const absl::Status result = FinishAll(/*last_too=*/true);
+  MutexLock lock(&mu_);
+  flight_->under_way = false;
+  BecomeIdle();
+  LOCKSTEP_RETURN_IF_ERROR(result);
+  return true;
 }
 
 absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {

@@ -64,6 +64,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/tensor_view.h"
 #include "base/mutex.h"
@@ -176,7 +177,10 @@ class Reducer {
   // Of a captured step: makes `stream` wait for all that was issued, so that the capture may end there. An error is this rank's own. If
   // gradients were missing, the graph is whole, and each replay fails on every rank; any other error means that the graph must not be
   // launched. If the capture is over already, the step is given up: FAILED_PRECONDITION.
-  absl::Status EndBackward(Stream* stream);
+  absl::Status EndBackward(Stream* stream) { return TryEndBackward(stream, Deadline::Infinite()).status(); }
+  // The same, but waits for averages no longer than until the deadline.
+  // RETURNS  whether the backward has ended, as it has after an error. If not, it goes on: call this again, and nothing else before.
+  absl::StatusOr<bool> TryEndBackward(Stream* stream, Deadline deadline);
 
   // How the last replay of each captured step went. OK before any replay.
   // REQUIRES  the streams in which graphs were launched are synchronised
@@ -309,6 +313,10 @@ class Reducer {
   void EndStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the step's last copy. RETURNS how the step went, the same on every rank.
   absl::Status Finish(Flight& flight, bool joined) ABSL_LOCKS_EXCLUDED(mu_);
+  // The end of TryEndBackward where averages are waited for.
+  absl::StatusOr<bool> AwaitEnd(Deadline deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Until all that was launched of the step is done.
+  absl::Status Await(Flight& flight, Deadline deadline);
   absl::Status FinishIfUnderWay(Flight& flight) ABSL_LOCKS_EXCLUDED(mu_);
   // Finishes every step that is under way, and with `last_too` the one that has just been issued. RETURNS all their errors.
   absl::Status FinishAll(bool last_too) ABSL_LOCKS_EXCLUDED(mu_);
@@ -343,6 +351,7 @@ class Reducer {
   std::vector<ParameterUse> use_;        // by parameter
   KeptGradients kept_;                   // while a change of the communicator has failed
   bool holds_ = false;                   // the communicator
+  bool awaits_ = false;                  // all of a backward was issued, and TryEndBackward has not ended it
   std::unique_ptr<BufferSync> buffers_;  // null: no buffers
   ReducerRecord record_;
   StepTime forward_begin_;                    // of the next backward, if there is one

@@ -58,12 +58,16 @@ absl::Status Reducer::FinishAll(bool last_too) {
   return Reworded(first, absl::StrCat(first.message(), "; ", last.message()));
 }
 
-absl::Status Reducer::Finish(Flight& flight, bool joined) {
-  Bucket& last = *flight.buckets.back();
-  // Collectives end by their own deadlines, so this does. Where a bucket was not launched, the last one tells nothing.
+absl::Status Reducer::Await(Flight& flight, Deadline deadline) {
+  // Where a bucket was not launched, the last one tells nothing.
   const bool launched = flight.outcome->communication().ok();
-  LOCKSTEP_RETURN_IF_ERROR(launched ? pipeline_->Await(last, Deadline::Infinite())
-                                    : pipeline_->Synchronize(Deadline::Infinite()));
+  return launched ? pipeline_->Await(*flight.buckets.back(), deadline) : pipeline_->Synchronize(deadline);
+}
+
+absl::Status Reducer::Finish(Flight& flight, bool joined) {
+  // Collectives end by their own deadlines, so this does.
+  LOCKSTEP_RETURN_IF_ERROR(Await(flight, Deadline::Infinite()));
+  Bucket& last = *flight.buckets.back();
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
   flight.record.Finish();

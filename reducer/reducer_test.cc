@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "base/deadline.h"
 #include "comm/host/self_communicator.h"
 #include "comm/symmetric_buffer.h"
 #include "reducer/reducer_testing.h"
@@ -217,6 +219,36 @@ TEST(Reducer, TakesGradientsFromSeveralThreadsAtOnce) {
       }
     });
   }
+}
+
+// Rank 1 comes when rank 0 has waited in vain, in a step that succeeds and in one that fails on both.
+TEST(Reducer, WaitsForAveragesByTurns) {
+  absl::Notification waited[2];
+  RunWorld(2, [&waited](Communicator& communicator) {
+    Worker worker(communicator, Vectors(2, 100));
+    const Deadline never = Deadline::Infinite();
+    for (const int step : {0, 1}) {
+      if (worker.rank() == 1) waited[step].WaitForNotification();
+      worker.BeginStep(step);
+      worker.MarkAll({1});
+      if (step == 0 || worker.rank() == 0) worker.MarkAll({0});
+      if (worker.rank() == 0) {
+        for (const int milliseconds : {0, 1, 20}) {
+          EXPECT_THAT(worker.reducer().TryEndBackward(nullptr, Deadline::AfterMs(milliseconds)), IsOkAndHolds(false));
+          EXPECT_THAT(worker.Begin(), FailedPrecondition("was not ended"));
+        }
+        waited[step].Notify();
+      }
+      if (step == 0) {
+        EXPECT_THAT(worker.reducer().TryEndBackward(nullptr, never), IsOkAndHolds(true));
+        worker.ExpectAverages(step);
+      } else {
+        EXPECT_THAT(worker.reducer().TryEndBackward(nullptr, never).status(), FailedPrecondition("rank 1"));
+      }
+      EXPECT_THAT(worker.End(), FailedPrecondition("no backward"));
+    }
+    worker.ExpectStep(2);
+  });
 }
 
 TEST_F(ReducerAlone, OneOfSeveralThreadsWinsWhenAllMarkTheSameGradient) {

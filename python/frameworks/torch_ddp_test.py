@@ -8,6 +8,8 @@ import io
 import itertools
 import os
 import pickle
+import signal
+import threading
 import time
 import unittest
 import warnings
@@ -591,6 +593,19 @@ class Passes(Case):
         ours.zero_grad()
         ours(self.x).sum().backward()
         self.assertEqual(module[1].bias.grad.tolist(), [1, 1])
+
+    def test_an_interrupted_backward(self):
+        # Rank 1 comes when rank 0 has been interrupted.
+        if RANK == 0:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with self.assertRaises(KeyboardInterrupt):
+                self.ours(self.x).sum().backward()
+        dist.barrier()
+        if RANK == 1:
+            self.ours(self.x).sum().backward()
+        self.ours.zero_grad()
+        self.ours(self.x).sum().backward()
+        self.assertEqual(self.grad(), 1.5)
 
     def test_averaging_without_a_backward(self):
         with self.ours.no_sync():

@@ -40,11 +40,12 @@ PROD, MIN, MAX = lib.LOCKSTEP_PROD, lib.LOCKSTEP_MIN, lib.LOCKSTEP_MAX
 AND, OR, XOR = lib.LOCKSTEP_AND, lib.LOCKSTEP_OR, lib.LOCKSTEP_XOR
 
 
-def own(c, destroy):
-    """(the handle, which is destroyed when it is released or collected; a list of what to call before that, for who has copied it)"""
+def own(c, destroy, kept=None):
+    """(the handle, which is destroyed when it is released or collected; a list of what to call before that, for who has copied it). kept:
+    lives until it is destroyed."""
     before = []
 
-    def end(c):
+    def end(c, _kept=kept):
         for call in before:
             call()
         destroy(c)

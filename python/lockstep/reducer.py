@@ -11,14 +11,16 @@ lockstep.torch wires it to autograd, lockstep.jax to a tree of arrays.
 
 THREADS  One at a time, but that several may mark gradients at once. The interpreter goes on while a call waits.
 MEMORY   A marked gradient is held until the backward has ended, and overwritten with the average.
+SIGNALS  In the main thread a signal ends a wait for gradients of the host if its handler raises (KeyboardInterrupt). The step goes on;
+         end_backward again, or else the next call on the reducer, waits for its end.
 """
 
 import weakref
 
-from lockstep import at_exit, options, tensors
+from lockstep import at_exit, options, tensors, works
 from lockstep._native import ffi, lib
 from lockstep.communicator import own, read_list
-from lockstep.errors import FailedPrecondition, InvalidArgument, check, take_text, to_error
+from lockstep.errors import Error, FailedPrecondition, InvalidArgument, check, take_text, to_error
 
 _AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVERAGING_AFTER, 'none': lib.LOCKSTEP_AVERAGING_NONE,
               'in_collective': lib.LOCKSTEP_AVERAGING_IN_COLLECTIVE, 'predivide': lib.LOCKSTEP_AVERAGING_PREDIVIDE}
@@ -165,13 +167,16 @@ class Reducer:
         self._context = ffi.new_handle(self._weak)
         out = ffi.new('lockstep_reducer**')
         check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook), out))
-        self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy)
+        self.borrowed = []  # what the step uses: kept until it is over
+        self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy, (self.borrowed, self._context, self._weak))
         self.communicator = communicator
         at_exit.made_from_communicators.add(self)
         # For each parameter the description of its gradient, which stays but for the address.
         self._gradients = [self._gradient(row, c) for row, c in zip(rows, table)]
         self._backward = ffi.new('lockstep_backward_options*')
-        self._borrowed = []
+        self._on_device = any(row.device_kind != lib.LOCKSTEP_HOST for row in rows)
+        self._interrupted = None  # a works.Call whose wait a signal ended
+        self._ending = False  # whether end_backward was called, and the step has not ended
 
     def _keep(self, made):
         self._kept.append(made)
@@ -226,9 +231,35 @@ class Reducer:
         self._c = ffi.NULL  # whoever is in a call, or has a view, has a reference to the handle, too
 
     def _handle(self):
+        """Once what a signal interrupted is over."""
+        if self._interrupted is not None:
+            self._interrupted.finish()
+            self._interrupted = None
+        if self._ending:
+            try:
+                self.end_backward()
+            except Error:  # of the step that was interrupted
+                pass
+        return self._open()
+
+    def _open(self):
         if not self._c:
             raise FailedPrecondition('the reducer is closed: make another one')
         return self._c
+
+    def _wait_for(self, borrowed, call, *arguments):
+        """A call that waits, and what it uses meanwhile."""
+        made = works.Call(self._call, borrowed, call, self._handle(), *arguments, on_device=self._on_device)
+        try:
+            made.wait()
+        except BaseException:
+            if not made.done():
+                self._interrupted = made
+            raise
+
+    def _call(self, _borrowed, call, *arguments):
+        # A method, so that whoever is to call it keeps the reducer.
+        return call(*arguments)
 
     # ---- A step
 
@@ -245,13 +276,13 @@ class Reducer:
             c_options.unused_given, c_options.unused, c_options.unused_count = unused is not None, given, len(unused or ())
         check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))
         # Not before: if it is refused, a step that is under way goes on with them.
-        self._borrowed.clear()
+        self.borrowed.clear()
 
     def mark_ready(self, index, gradient):
         """Tells that the gradient of a parameter is final. It has the table's shape, strides, dtype and device, and is overwritten with the
         average by end_backward."""
         read = tensors.read(gradient, 'gradient', True)
-        self._borrowed.append(read)
+        self.borrowed.append(read)
         error = lib.lockstep_reducer_mark_ready(self._c, index, read.c, ffi.NULL)
         if error:
             check(error)
@@ -269,7 +300,7 @@ class Reducer:
     def mark_ready_into(self, index, gradient, target):
         """mark_ready, but the average goes to `target`, of any float dtype, and the gradient is only read."""
         source, into = tensors.read(gradient, 'gradient', False), tensors.read(target, 'target', True)
-        self._borrowed += (source, into)
+        self.borrowed += (source, into)
         check(lib.lockstep_reducer_mark_ready_into(self._c, index, source.c, into.c, ffi.NULL))
 
     def mark_ready_sparse(self, index, rows, values, stream=None):
@@ -277,17 +308,22 @@ class Reducer:
         row, value = tensors.read(rows, 'rows', False), tensors.read(values, 'values', False)
         if row.c.dtype != lib.LOCKSTEP_I64:
             raise InvalidArgument('rows are int64')
-        self._borrowed += (row, value)
+        self.borrowed += (row, value)
         count = row.shape[0] if row.c.dimensions else 1
         check(lib.lockstep_reducer_mark_ready_sparse(self._c, index, ffi.cast('int64_t*', row.c.data), count, value.c, stream or ffi.NULL))
 
     def end_backward(self, stream=None):
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
         missing somewhere; then no gradient of the step is an average, and the next step may be tried."""
-        try:
-            check(lib.lockstep_reducer_end_backward(self._handle(), stream or ffi.NULL))
-        finally:
-            self._borrowed.clear()
+        handle, ended = self._open(), ffi.new('int32_t*')
+        self._ending = True
+        while not ended[0]:
+            error = lib.lockstep_reducer_try_end_backward(handle, stream or ffi.NULL, works.SLICE_MS, ended)
+            if error:
+                break
+        self._ending = False
+        self.borrowed.clear()
+        check(error)
 
     def averaged_gradient(self, index):
         """After a synchronised backward: the average's (address, used by some rank). It may be in the reducer's memory if only other ranks
@@ -332,14 +368,14 @@ class Reducer:
     def broadcast(self, arrays, root=0):
         """Copies the root's arrays (parameters, buffers) to every rank."""
         array, kept = read_list(arrays, 'tensors', True)
-        check(lib.lockstep_reducer_broadcast(self._handle(), array, len(kept), root))
+        self._wait_for(kept, lib.lockstep_reducer_broadcast, array, len(kept), root)
 
     def join(self, model, buffers=()):
         """Takes part with zeros in the steps of the ranks that still have inputs; returns when all have joined, with the `model`
         (parameters and buffers) of the last. With the option uneven_inputs."""
         models, of_model = read_list(model, 'model', True)
         buffer, of_buffers = read_list(buffers, 'buffers', True)
-        check(lib.lockstep_reducer_join(self._handle(), models, len(of_model), buffer, len(of_buffers)))
+        self._wait_for((of_model, of_buffers), lib.lockstep_reducer_join, models, len(of_model), buffer, len(of_buffers))
 
     def request_replan(self):
         """Plans buckets again, in the order of rank 0's gradients in the next synchronised backward. Every rank calls it."""

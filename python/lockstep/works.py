@@ -7,7 +7,7 @@ from lockstep import at_exit
 from lockstep._native import ffi, lib
 from lockstep.errors import DeadlineExceeded, check, to_exception
 
-_SLICE_MS = 100  # between looks at signals
+SLICE_MS = 100  # between looks at signals
 _FOREVER_MS = 2**40
 
 _lent = set()  # a _Loan for each operation that may be under way, and for each Work
@@ -121,7 +121,7 @@ def wait(c, timeout_ms=_FOREVER_MS):
     if threading.get_ident() != threading.main_thread().ident:
         return check(lib.lockstep_work_wait(c, timeout_ms))
     while True:
-        part = min(timeout_ms, _SLICE_MS)
+        part = min(timeout_ms, SLICE_MS)
         timeout_ms -= part
         # DeadlineExceeded of what had ended before is the operation's own.
         ended = lib.lockstep_work_done(c)
@@ -158,6 +158,10 @@ class Call:
             self._finished.wait()
         if self._raised:
             raise self._raised.pop()
+
+    def done(self):
+        """Whether the call has returned."""
+        return self._finished.is_set()
 
     def finish(self):
         """Returns when the call has, whatever came of it, after a wait that a signal ended."""

@@ -61,7 +61,7 @@ class Averager:
         self.closed = False
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
-        self._kept = []
+        self._kept = self.reducer.borrowed
         self._settled = set()  # with find_unused_parameters, what is marked or was said to be unused
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
         self._handles = [parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -153,7 +153,6 @@ class Averager:
 
     def _begin_step(self, task, unused):
         self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
-        self._kept.clear()
         self._settled = set(unused)
         self._task = task
         self.steps += 1
@@ -262,7 +261,6 @@ class Averager:
             raise
         finally:
             self._task, self._armed = None, False
-            self._kept.clear()
         self._take()
         for parameter in self._consumed:
             parameter.grad = None
@@ -313,7 +311,6 @@ class Averager:
             self.reducer.end_backward(self._stream())
         except lockstep.Error:
             pass  # it is about the step that has failed here already
-        self._kept.clear()
 
     # ---- Steps without a backward
 
@@ -337,7 +334,6 @@ class Averager:
             self.reducer.end_backward(self._stream())
         finally:
             self._task = None
-            self._kept.clear()
 
     def _mark_zeros(self, index, parameter):
         if index in self._sparse:
