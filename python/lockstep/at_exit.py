@@ -1,7 +1,8 @@
 """The end of the interpreter: what is still open is closed, so that peers learn at once.
 
 Python ends a thread that asks for the interpreter after its end, and would do so in the middle of the library's C++. So after the closing,
-callbacks that the library still owes are waited for.
+callbacks that the library still owes are waited for. It also ends the program by a signal if such a thread is writing to stderr. So what the
+closing makes threads raise is not printed.
 """
 
 import atexit
@@ -54,12 +55,22 @@ os.register_at_fork(after_in_child=_expected.clear)
 os.register_at_fork(after_in_child=_under_way.clear)
 
 
+def _quieten_threads():
+    usual = threading.excepthook
+
+    def print_others(raised):
+        if not issubclass(raised.exc_type, Error):
+            usual(raised)
+    threading.excepthook = print_others
+
+
 def _tell_why():
     """If an exception ends the program, aborts what is open with that reason: peers learn it, and threads that wait here end."""
     # In an interactive session it may be an old one.
     raised = None if hasattr(sys, 'ps1') else getattr(sys, 'last_value', None)
     if raised is None:
         return
+    _quieten_threads()
     for communicator in list(communicators):
         if communicator.size > 1 and communicator.status() is None:
             try:
@@ -71,6 +82,7 @@ def _tell_why():
 @atexit.register
 def close_all():
     """Closes what is open. Frameworks that wait for their own programs at exit register it again, behind theirs."""
+    _quieten_threads()
     for communicator in list(communicators):
         communicator.close()
     for made in list(made_from_communicators):
