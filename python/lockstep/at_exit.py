@@ -1,8 +1,8 @@
 """The end of the interpreter: what is still open is closed, so that peers learn at once.
 
 Python ends a thread that asks for the interpreter after its end, and would do so in the middle of the library's C++. So after the closing,
-callbacks that the library still owes are waited for. It also ends the program by a signal if such a thread is writing to stderr. So what the
-closing makes threads raise is not printed.
+callbacks that the library still owes are waited for. And it ends the program by SIGABRT if a thread is writing to stderr at that time. So
+what the closing makes threads raise is not printed.
 """
 
 import atexit
