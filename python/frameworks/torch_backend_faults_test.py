@@ -130,7 +130,10 @@ def leaves_with_calls_in_flight():
     import torch
     dist, rank = begin()
     dist.barrier()
-    if rank == 0:
+    if rank == 1:
+        _stores[0].set('through the barrier', '')
+    else:
+        _stores[0].wait(['through the barrier'])
         futures = [dist.all_reduce(torch.zeros(4), async_op=True).get_future().then(lambda future: future.value()) for _ in range(4)]
         assert len(futures) == 4
 
