@@ -1,0 +1,57 @@
+#include "transport/secure/half_open.h"
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+const HalfOpen::Clock::time_point kStart{};
+
+TEST(HalfOpenTest, TheOldestOfTheAddressWithTheMostMakesWay) {
+  HalfOpen half_open(4, milliseconds(10));
+  EXPECT_FALSE(half_open.Add(1, "honest", kStart).has_value());
+  EXPECT_FALSE(half_open.Add(2, "flood", kStart).has_value());
+  EXPECT_FALSE(half_open.Add(3, "flood", kStart).has_value());
+  EXPECT_FALSE(half_open.Add(4, "other", kStart).has_value());
+  EXPECT_EQ(half_open.Add(5, "flood", kStart), 2u);
+  EXPECT_TRUE(half_open.Remove(2));
+  EXPECT_FALSE(half_open.Remove(2));
+  EXPECT_EQ(half_open.Add(6, "flood", kStart), 3u);
+  EXPECT_TRUE(half_open.Remove(3));
+  EXPECT_EQ(half_open.size(), 4u);
+}
+
+TEST(HalfOpenTest, AmongEqualsTheOldestMakesWay) {
+  HalfOpen half_open(2, milliseconds(10));
+  (void)half_open.Add(1, "a", kStart);
+  (void)half_open.Add(2, "b", kStart);
+  EXPECT_EQ(half_open.Crowded(), 1u);
+  EXPECT_EQ(half_open.Add(3, "c", kStart), 1u);
+  EXPECT_TRUE(half_open.Remove(1));
+  EXPECT_EQ(half_open.Crowded(), 2u);
+}
+
+TEST(HalfOpenTest, EachHasItsTime) {
+  HalfOpen half_open(10, milliseconds(10));
+  EXPECT_EQ(half_open.next_expiry(), HalfOpen::Clock::time_point::max());
+  (void)half_open.Add(1, "a", kStart);
+  (void)half_open.Add(2, "a", kStart + milliseconds(5));
+  EXPECT_EQ(half_open.next_expiry(), kStart + milliseconds(10));
+  EXPECT_FALSE(half_open.Expired(kStart + milliseconds(9)).has_value());
+  EXPECT_EQ(half_open.Expired(kStart + milliseconds(10)), 1u);
+  EXPECT_TRUE(half_open.Remove(1));
+  EXPECT_FALSE(half_open.Expired(kStart + milliseconds(10)).has_value());
+  EXPECT_EQ(half_open.Expired(kStart + milliseconds(15)), 2u);
+  EXPECT_TRUE(half_open.Remove(2));
+  EXPECT_FALSE(half_open.Crowded().has_value());
+}
+
+TEST(HalfOpenTest, ThisProcessMayHaveSome) {
+  EXPECT_GE(HalfOpen::MostForThisProcess(), 4u);
+  EXPECT_LE(HalfOpen::MostForThisProcess(), 1024u);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// Our use of OpenSSL, in one place. For the .cc files of this folder.
+//
+// OpenSSL is linked statically with its symbols hidden, so that this copy and the one of Python or of another library in the process
+// know nothing of each other. It reads no configuration file and registers nothing to run at exit: threads of ours may still use it.
+
+#ifndef TRANSPORT_SECURE_OPENSSL_H_
+#define TRANSPORT_SECURE_OPENSSL_H_
+
+#include <openssl/types.h>
+
+#include <string>
+
+namespace lockstep {
+
+// The library context of this runtime, made at the first call and never freed. Any thread.
+OSSL_LIB_CTX* OpenSslLibrary();
+
+// "OpenSSL 3.0.19".
+std::string OpenSslVersion();
+
+// What OpenSSL's queue of errors of this thread says of the first of them, "" for none; empties the queue.
+std::string OpenSslError();
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_SECURE_OPENSSL_H_

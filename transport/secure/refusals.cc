@@ -1,0 +1,49 @@
+#include "transport/secure/refusals.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace lockstep {
+
+void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what) {
+  uint64_t left_out = 0;
+  {
+    MutexLock lock(&mu_);
+    Kind& noted = kinds_[static_cast<size_t>(kind)];
+    const auto now = std::chrono::steady_clock::now();
+    const bool first = ++noted.count == 1;
+    if (!first && now - noted.told_at < std::chrono::seconds(1)) {
+      ++noted.untold;
+      return;
+    }
+    noted.told_at = now;
+    left_out = std::exchange(noted.untold, 0);
+  }
+  LOCKSTEP_LOG(kWarning) << listener_ << ": turned away " << peer << ": " << what
+                         << (left_out == 0 ? "" : absl::StrCat(" (and ", left_out, " more since the last such line)"));
+}
+
+uint64_t Refusals::count(Refusal kind) const {
+  MutexLock lock(&mu_);
+  return kinds_[static_cast<size_t>(kind)].count;
+}
+
+uint64_t Refusals::total() const {
+  MutexLock lock(&mu_);
+  uint64_t sum = 0;
+  for (const Kind& kind : kinds_) sum += kind.count;
+  return sum;
+}
+
+std::string Refusals::Describe() const {
+  MutexLock lock(&mu_);
+  std::string text;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i].count == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "turned away " : ", ", kinds_[i].count, " (", Text(static_cast<Refusal>(i)),
+                    ")");
+  }
+  return text;
+}
+
+}  // namespace lockstep

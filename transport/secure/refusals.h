@@ -1,0 +1,52 @@
+// What a listener turned away: counted, and told in the log at a limited rate.
+
+#ifndef TRANSPORT_SECURE_REFUSALS_H_
+#define TRANSPORT_SECURE_REFUSALS_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "transport/secure/channel.h"
+
+namespace lockstep {
+
+// Thread-safe.
+class Refusals {
+ public:
+  // `listener` names it in the log: "store server 10.0.0.1:4000".
+  explicit Refusals(std::string listener) : listener_(std::move(listener)) {}
+  Refusals(const Refusals&) = delete;
+  Refusals& operator=(const Refusals&) = delete;
+
+  // Counts one from `peer`, "10.0.0.9:51230". A warning says so, with what the peer did ("it does not have the secret"), unless one of
+  // the same kind was written in the last second: then the next one has the number of those that were left out.
+  void Note(Refusal kind, absl::string_view peer, absl::string_view what);
+
+  uint64_t count(Refusal kind) const;
+  uint64_t total() const;
+
+  // "turned away 2 (does not have the secret), 1 (was not through with the handshake in time)", or "" when there were none.
+  std::string Describe() const;
+
+ private:
+  struct Kind {
+    uint64_t count = 0;
+    uint64_t untold = 0;
+    std::chrono::steady_clock::time_point told_at;
+  };
+
+  const std::string listener_;
+  mutable Mutex mu_;
+  std::array<Kind, static_cast<size_t>(Refusal::kCount)> kinds_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_SECURE_REFUSALS_H_

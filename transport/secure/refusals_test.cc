@@ -1,0 +1,30 @@
+#include "transport/secure/refusals.h"
+
+#include "base/log_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RefusalsTest, CountsAllAndTellsOneOfAKindInASecond) {
+  LogLines log;
+  Refusals refusals("store server 10.0.0.1:4000");
+  EXPECT_EQ(refusals.Describe(), "");
+  for (int i = 0; i < 100; ++i) refusals.Note(Refusal::kNoSecret, "10.0.0.9:51230", "it does not have the secret");
+  refusals.Note(Refusal::kSilent, "10.0.0.8:1", "it was silent");
+  EXPECT_EQ(refusals.count(Refusal::kNoSecret), 100u);
+  EXPECT_EQ(refusals.total(), 101u);
+  EXPECT_EQ(refusals.Describe(),
+            "turned away 100 (does not have the secret), 1 (was not through with the handshake in time)");
+  // A second line of the first kind only if the loop took a second.
+  ASSERT_GE(log.lines().size(), 2u);
+  EXPECT_THAT(log.lines().front(),
+              HasSubstr("store server 10.0.0.1:4000: turned away 10.0.0.9:51230: it does not have the secret"));
+  EXPECT_THAT(log.lines().back(), HasSubstr("turned away 10.0.0.8:1: it was silent"));
+}
+
+}  // namespace
+}  // namespace lockstep

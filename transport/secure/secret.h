@@ -1,0 +1,55 @@
+// The secret that the processes of a job, or of a world, share.
+
+#ifndef TRANSPORT_SECURE_SECRET_H_
+#define TRANSPORT_SECURE_SECRET_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+// 32 random bytes. They lie in memory of their own that is locked where the limit allows, left out of core files, empty in a forked
+// child, and overwritten at the end. Constant, so any thread may use it. There is no way to print it but Hex.
+class Secret {
+ public:
+  static constexpr size_t kBytes = 32;
+
+  Secret(const Secret&) = delete;
+  Secret& operator=(const Secret&) = delete;
+  ~Secret();
+
+  // New ones, from the kernel.
+  static absl::StatusOr<std::shared_ptr<const Secret>> Draw();
+
+  // `bytes` are kBytes of raw bytes, `hex` twice as many hex digits. INVALID_ARGUMENT says how many there are instead, and never what.
+  static absl::StatusOr<std::shared_ptr<const Secret>> FromBytes(absl::string_view bytes);
+  static absl::StatusOr<std::shared_ptr<const Secret>> FromHex(absl::string_view hex);
+
+  // 64 hex digits and white space behind them.
+  // ERRORS  NOT_FOUND          there is no such file
+  //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root, or others may read or write it. A group
+  //                            may read a file of root's: that is how Kubernetes hands secrets to a process of another user
+  //         INVALID_ARGUMENT   it holds something else
+  //         All name the path, and the owner and mode, but nothing of the contents
+  static absl::StatusOr<std::shared_ptr<const Secret>> ReadFile(const std::string& path);
+
+  absl::string_view bytes() const { return absl::string_view(memory_, kBytes); }
+  std::string Hex() const;
+
+  // True in the process that made it, false in a forked child, where the bytes are gone.
+  bool usable() const;
+
+ private:
+  explicit Secret(char* memory) : memory_(memory) {}
+  static absl::StatusOr<std::shared_ptr<Secret>> Allocate();
+
+  char* const memory_;  // a mapping: kBytes, and a byte that is 1 where they are there
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_SECURE_SECRET_H_

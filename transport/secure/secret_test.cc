@@ -1,0 +1,112 @@
+#include "transport/secure/secret.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const char kHex[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eFF";
+
+std::string FileOf(const std::string& text, mode_t mode) {
+  const std::string path = ::testing::TempDir() + "/secret";
+  (void)unlink(path.c_str());
+  std::ofstream(path) << text;
+  EXPECT_EQ(chmod(path.c_str(), mode), 0);
+  return path;
+}
+
+TEST(SecretTest, NewOnesDiffer) {
+  const auto a = Secret::Draw();
+  const auto b = Secret::Draw();
+  LOCKSTEP_ASSERT_OK(a);
+  LOCKSTEP_ASSERT_OK(b);
+  EXPECT_EQ((*a)->bytes().size(), Secret::kBytes);
+  EXPECT_NE((*a)->bytes(), (*b)->bytes());
+}
+
+TEST(SecretTest, ReadsHexInAFileOfTheUsersOwn) {
+  for (const std::string end : {"", "\n", " \r\n"}) {
+    const auto secret = Secret::ReadFile(FileOf(kHex + end, 0600));
+    LOCKSTEP_ASSERT_OK(secret);
+    EXPECT_EQ((*secret)->bytes().front(), 0);
+    EXPECT_EQ((*secret)->bytes().back(), '\xff');
+    EXPECT_EQ((*secret)->Hex(), "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eff");
+  }
+}
+
+TEST(SecretTest, AnyOtherContentsIsRefusedWithoutBeingShown) {
+  const std::string hex = kHex;
+  for (const std::string& text :
+       {std::string(), hex.substr(1), hex + "0", "x" + hex.substr(1), " " + hex, std::string(1000, 'a')}) {
+    const auto secret = Secret::ReadFile(FileOf(text, 0600));
+    EXPECT_THAT(secret.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          AllOf(HasSubstr("/secret"), HasSubstr("0600"), Not(HasSubstr("0102030405")))))
+        << text;
+  }
+}
+
+TEST(SecretTest, AFileThatOthersMayReadIsRefused) {
+  for (const mode_t mode : {0644, 0660, 0604, 0602, 0601, 0620, 0777}) {
+    EXPECT_THAT(Secret::ReadFile(FileOf(kHex, mode)).status(),
+                StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("/secret"), HasSubstr("chmod 600"))))
+        << std::oct << mode;
+  }
+  LOCKSTEP_EXPECT_OK(Secret::ReadFile(FileOf(kHex, 0400)).status());
+  // A group may read what is root's.
+  EXPECT_EQ(Secret::ReadFile(FileOf(kHex, 0440)).ok(), geteuid() == 0);
+}
+
+TEST(SecretTest, AFileOfAnotherUsersIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string path = FileOf(kHex, 0600);
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(Secret::ReadFile(path).status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("owner 12345"), HasSubstr("belongs to"))));
+}
+
+TEST(SecretTest, WhatIsNoFileIsRefused) {
+  EXPECT_THAT(Secret::ReadFile(::testing::TempDir()).status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("no regular")));
+  EXPECT_THAT(Secret::ReadFile("/dev/zero").status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("no regular")));
+  const std::string pipe = ::testing::TempDir() + "/pipe";
+  (void)unlink(pipe.c_str());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(Secret::ReadFile(pipe).status(), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("no regular")));
+  EXPECT_THAT(Secret::ReadFile("/nowhere").status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere")));
+}
+
+TEST(SecretTest, AForkedChildHasNone) {
+  const auto secret = Secret::FromHex(kHex);
+  LOCKSTEP_ASSERT_OK(secret);
+  EXPECT_TRUE((*secret)->usable());
+  const pid_t child = fork();
+  if (child == 0) _exit(!(*secret)->usable() && (*secret)->bytes()[1] == 0 ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(SecretTest, BytesAndHexHaveTheirLength) {
+  EXPECT_THAT(Secret::FromBytes("short").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32 bytes, not 5")));
+  EXPECT_THAT(Secret::FromHex("abc").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("64 hex digits, not as 3")));
+}
+
+}  // namespace
+}  // namespace lockstep
