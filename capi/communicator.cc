@@ -94,6 +94,8 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     world.tcp_send_buffer_bytes = given.tcp_send_buffer_bytes;
     world.tcp_receive_buffer_bytes = given.tcp_receive_buffer_bytes;
     world.ofi_provider = OrEmpty(given.ofi_provider);
+    world.security = OrEmpty(given.security);
+    world.secret_file = OrEmpty(given.secret_file);
     world.tcp_zero_copy = given.tcp_zero_copy != 0;
     LOCKSTEP_ASSIGN_OR_RETURN(world.device, lockstep::capi::ToDevice(given.device_kind, given.device_index));
     world.device_backend = OrEmpty(given.device_backend);

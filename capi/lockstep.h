@@ -250,6 +250,12 @@ typedef struct lockstep_communicator_options {
   /* For the transport "ofi": libfabric's provider, such as "tcp;ofi_rxm"; default LOCKSTEP_OFI_PROVIDER, or the best available. The
    * variable LOCKSTEP_OFI_DOMAIN names the provider's device for this rank; it has no field here. */
   const char* ofi_provider;
+  /* How connections are protected (docs/security.md): "none", "authenticate" or "encrypt". Default LOCKSTEP_SECURITY, or
+   * "authenticate". */
+  const char* security;
+  /* A file of mode 0600 with the job's secret in 64 hex digits; this rank's own path. Default LOCKSTEP_SECRET_FILE; without one the
+   * ranks find a secret as docs/security.md says. */
+  const char* secret_file;
 } lockstep_communicator_options;
 
 /* Connects all ranks, each of which must call it, and compares their options.
@@ -257,7 +263,8 @@ typedef struct lockstep_communicator_options {
  *   ERRORS    DEADLINE_EXCEEDED    some rank did not appear within setup_timeout_ms; the message names the missing ranks, unless
  *                                  ranks meet by PMIx or PMI, and another job at the store
  *             FAILED_PRECONDITION  ranks differ in size or options, or one announced a loopback address to another host; every
- *                                  rank gets the same text
+ *                                  rank gets the same text. Or ranks on several hosts have no secret
+ *             PERMISSION_DENIED    another rank, or rank 0's store, has another secret or level, or secret_file is not to be trusted
  *             UNAVAILABLE          the device, its driver or libfabric is missing
  *             RESOURCE_EXHAUSTED   descriptors, threads or memory
  *             any code             another rank failed with it; the message names that rank */

@@ -24,7 +24,7 @@ static void TestSizes(void) {
   /* Those that grow have no padding at their ends: a new field would lie in that of an older caller. */
 #define GROWS(type, size, last) \
   CHECK(sizeof(type) == (size) && offsetof(type, last) + sizeof(((type*)NULL)->last) == sizeof(type))
-  GROWS(lockstep_communicator_options, 184, ofi_provider);
+  GROWS(lockstep_communicator_options, 200, secret_file);
   GROWS(lockstep_collective_options, 32, algorithm);
   GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
@@ -211,6 +211,9 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   options.ofi_provider = "pigeon";
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_NOT_FOUND, "pigeon");
   options.transport = "tcp";
+  options.security = "perhaps";
+  INVALID(lockstep_communicator_create(&options, &communicator), "security is 'perhaps', not none, authenticate, encrypt");
+  options.security = NULL;
   options.tcp_sockets = 65;
   INVALID(lockstep_communicator_create(&options, &communicator), "tcp_sockets");
   options.tcp_sockets = 2;

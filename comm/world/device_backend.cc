@@ -16,6 +16,7 @@ namespace {
 using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;
 
 Made MakeNccl(Communicator* host, Device* device, const DeviceBackendOptions& options, const std::string&) {
+  LOCKSTEP_RETURN_IF_ERROR(options.nccl_is_protected);
   return NcclCommunicator::Create(host, device, options.nccl);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
@@ -21,6 +22,8 @@ namespace lockstep {
 struct DeviceBackendOptions {
   // "auto": the first of DeviceBackends() that all ranks can use. Or the name of one. Equal on all ranks.
   std::string backend = "auto";
+  // Why what goes over NCCL is not protected as this world asks, if it may not go then.
+  absl::Status nccl_is_protected;
   bool check_pointers = false;  // see DeviceCommunicator::CheckPointers
   NcclCommunicatorOptions nccl;
   StagedOptions staged;  // without the reason

@@ -26,6 +26,7 @@
 #include "comm/topology/world_shape.h"
 #include "comm/world/device_backend.h"
 #include "comm/world/link_measurement.h"
+#include "comm/world/world_security.h"
 #include "comm/world/world_transport.h"
 #include "kernels/cpu/variant.h"
 #include "transport/control/control.h"
@@ -178,7 +179,8 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   return settings;
 }
 
-std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldTransport& transport) {
+std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldSecurity& security,
+                                           const WorldTransport& transport) {
   // Named as the fields of lockstep_communicator_options are.
   const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
   const std::string algorithms = ToString(settings.algorithms);
@@ -188,6 +190,8 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const World
                                        {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
                                        {"deterministic", yes_or_no(settings.deterministic)},
                                        {"measure_links", yes_or_no(settings.measure_links)},
+                                       {"security", Name(security.level)},
+                                       {"security_local", yes_or_no(security.records_on_one_host)},
                                        {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
   for (AgreedOption& option : transport.OptionsToAgreeOn()) options.push_back(std::move(option));
   return options;
@@ -242,9 +246,10 @@ std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const I
       interface.rejected.empty() ? "" : absl::StrCat(" (", absl::StrJoin(interface.rejected, "; "), ")"));
 }
 
-WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, uint64_t world_id,
-                                         const SocketAddress& address) {
-  const WorldIdentity self = {spec.rank, spec.size, spec.job_id, world_id, static_cast<uint32_t>(settings.chunk_bytes)};
+WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, const WorldSecurity& security,
+                                         const ControlChannel& control, const SocketAddress& address) {
+  const WorldIdentity self = {spec.rank, spec.size, spec.job_id, control.world_id(),
+                              static_cast<uint32_t>(settings.chunk_bytes)};
   WorldTransport::Options options;
   options.kind = settings.transport;
   static_cast<WorldIdentity&>(options.tcp) = self;
@@ -256,16 +261,18 @@ WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& 
   options.wide.bind_address = address.WithPort(0).ToString();
   options.wide.provider = settings.ofi_provider;
   options.wide.domain = settings.ofi_domain;
+  options.tcp.credentials = options.shm.credentials = options.wide.credentials = control.world_credentials();
+  options.tcp.records_on_one_host = security.records_on_one_host;
   return options;
 }
 
-std::string Describe(const WorldSpec& spec, const Settings& settings, const Store& store,
+std::string Describe(const WorldSpec& spec, const Settings& settings, const std::string& security, const Store& store,
                      const std::vector<Member>& members, const WorldTransport& transport) {
   std::string text = absl::StrCat(
       "rank ", spec.rank.value(), " of ", spec.size, " (from ", spec.source, "), job '", spec.job_id, "', met at ",
       store.Describe(),
       "\nalgorithms: ", settings.algorithms == AlgorithmOverrides() ? "chosen by size" : ToString(settings.algorithms),
-      "; chunks of ", settings.chunk_bytes, " B\n");
+      "; chunks of ", settings.chunk_bytes, " B\n", security, "\n");
   for (const Member& member : members) {
     absl::StrAppend(&text, lockstep::Describe(member), " over ",
                     member.rank == spec.rank ? "nothing: it is this rank" : transport.DescribeRoute(member), "\n");
@@ -277,15 +284,17 @@ std::string Describe(const WorldSpec& spec, const Settings& settings, const Stor
 
 // In the order in which they are made. A world of one has communicators alone.
 struct World::Parts {
-  absl::Status Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings);
+  absl::Status Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings,
+                      const absl::StatusOr<WorldSecurity>& security);
   // `server` is the store's where this rank serves it, else null. An error is told to all other ranks, as far as they can be
   // reached; so is that of the settings, which is then returned.
-  absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, int attempt, Store* store,
-                       TcpStoreServer* server);
+  absl::Status Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& settings, const WorldSecurity& security,
+                       const Credentials& credentials, int attempt, Store* store, TcpStoreServer* server);
 
   // All that needs control_.
-  absl::Status ConnectThrough(const WorldSpec& spec, const Settings& settings, const InterfaceChoice& interface,
-                              const Store& store, Deadline deadline);
+  absl::Status ConnectThrough(const WorldSpec& spec, const Settings& settings, const WorldSecurity& security,
+                              const std::string& secret_source, const InterfaceChoice& interface, const Store& store,
+                              Deadline deadline);
 
   // Takes what the control thread says to the communicators, which come and go.
   ChannelRegistry registry_;
@@ -331,7 +340,8 @@ void World::Close() {
   (void)own.transport_->Close(Deadline::Now());
 }
 
-absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read, int attempt,
+absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<Settings>& read,
+                                   const WorldSecurity& security, const Credentials& credentials, int attempt,
                                    Store* store, TcpStoreServer* server) {
   const Settings settings = read.value_or(Settings());
   const Deadline deadline = Deadline::After(settings.setup_timeout);
@@ -340,6 +350,7 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
   control.size = spec.size;
   control.job_id = spec.job_id;
   control.attempt = attempt;
+  control.credentials = credentials;
   if (server != nullptr) {
     control.hindrance = [server] { return server->status(); };
     control.parting = kParting;
@@ -357,6 +368,11 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
     control.coordinator_bind_address = interface->chosen.address.WithPort(0);
     control.why_loopback = WhyLoopback(spec, settings, *interface);
     if (!control.why_loopback.empty()) LOCKSTEP_LOG(kWarning) << control.why_loopback << ": no other host can reach it";
+    if (security.level == SecurityLevel::kNone && spec.rank == Rank(0)) {
+      LOCKSTEP_LOG(kWarning) << "security is none: whoever reaches a port of this job at "
+                             << interface->chosen.address.HostString()
+                             << " can read its data, change it and end the job (docs/security.md)";
+    }
   } else if (spec.rank == Rank(0)) {
     ControlChannel::Refuse(control, store, interface.status());
     return interface.status();
@@ -368,18 +384,23 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
   absl::Status status = interface.ok() ? created.status() : interface.status();
   if (!created.ok()) return status;
   control_ = *std::move(created);
-  if (status.ok()) status = ConnectThrough(spec, settings, *interface, *store, deadline);
+  const std::string source = credentials.secret != nullptr ? credentials.source : store->Describe();
+  if (status.ok()) status = ConnectThrough(spec, settings, security, source, *interface, *store, deadline);
   if (!status.ok()) control_->LeaveBecause(status);
   return status;
 }
 
 absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings& settings,
+                                          const WorldSecurity& security, const std::string& secret_source,
                                           const InterfaceChoice& interface, const Store& store, Deadline deadline) {
+  if (settings.transport->create_wide != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckProtected(security, settings.transport->name, "ofi", security.unprotected_ofi));
+  }
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
   const SocketAddress address =
       settings.interface.value.empty() ? control_->local_address().WithPort(0) : interface.chosen.address.WithPort(0);
   LOCKSTEP_ASSIGN_OR_RETURN(WorldTransport transport,
-                            WorldTransport::Listen(TransportOptions(spec, settings, control_->world_id(), address)));
+                            WorldTransport::Listen(TransportOptions(spec, settings, security, *control_, address)));
 
   Member self;
   self.rank = spec.rank;
@@ -389,10 +410,11 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   self.cores = CoresOfThisThread();
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
-                            control_->Join(self, OptionsToAgreeOn(settings, transport), deadline));
+                            control_->Join(self, OptionsToAgreeOn(settings, security, transport), deadline));
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
-  const std::string description = Describe(spec, settings, store, members, transport);
+  const std::string description =
+      Describe(spec, settings, Describe(security, secret_source), store, members, transport);
   ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 
@@ -464,7 +486,8 @@ class Attempts {
 
 }  // namespace
 
-absl::Status World::Parts::Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings) {
+absl::Status World::Parts::Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings,
+                                  const absl::StatusOr<WorldSecurity>& security) {
   RendezvousOptions rendezvous;
   if (options.size != 0) {
     rendezvous.size = options.size;
@@ -485,9 +508,13 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   WorldSpec spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
   if (alone) {
+    LOCKSTEP_RETURN_IF_ERROR(security.status());
     communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records, settings->timeout);
     return absl::OkStatus();
   }
+  // Without a secret there is no way to tell the others why.
+  LOCKSTEP_RETURN_IF_ERROR(security.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(Credentials credentials, ReadCredentials(*security));
 
   // Of an exchange every store is new, and so is every attempt.
   const bool by_exchange = spec.exchange != ExchangeKind::kNone;
@@ -496,13 +523,16 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   const int attempt = by_exchange ? 0 : Attempts::OfThisProcess().Of(setup);
   if (!by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
   const absl::Status status = [&] {
-    if (options.store != nullptr) return Connect(spec, settings, attempt, options.store, nullptr);
+    if (options.store != nullptr) {
+      return Connect(spec, settings, *security, credentials, attempt, options.store, nullptr);
+    }
     // Once all have joined nobody needs the store any more, so it goes with this scope and another world may use its address.
     const absl::StatusOr<OpenedStore> opened =
-        by_exchange ? OpenStoreByExchange(&spec, AddressOfStore(spec, settings), deadline) : OpenStore(spec, deadline);
+        by_exchange ? OpenStoreByExchange(&spec, &credentials, AddressOfStore(spec, settings), deadline)
+                    : OpenStore(spec, &credentials, deadline);
     if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
     if (by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
-    return Connect(spec, settings, attempt, opened->store.get(), opened->server.get());
+    return Connect(spec, settings, *security, credentials, attempt, opened->store.get(), opened->server.get());
   }();
   if (by_exchange) return status;
   Attempts::OfThisProcess().Ended(setup, status);
@@ -512,11 +542,13 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
 absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options) {
   const absl::StatusOr<Settings> read = ReadSettings(options);
   auto world = std::unique_ptr<World>(new World());
-  LOCKSTEP_RETURN_IF_ERROR(world->parts_->Create(options, read));
+  const absl::StatusOr<WorldSecurity> security = ReadSecurity(options);
+  LOCKSTEP_RETURN_IF_ERROR(world->parts_->Create(options, read, security));
   const Settings& settings = *read;  // or there were no world
   if (options.device.kind == DeviceKind::kHost) return world;
   DeviceBackendOptions device;
   device.backend = settings.device_backend;
+  device.nccl_is_protected = CheckProtected(*security, "NCCL", "nccl", security->unprotected_nccl);
   device.check_pointers = settings.checked;
   device.nccl.nccl.ctas_min = options.nccl_ctas_min;
   device.nccl.nccl.ctas_max = options.nccl_ctas_max;

@@ -35,12 +35,14 @@ struct WorldOptions {
   std::string tcp_congestion_control;  // reno between ranks of one host, else the system's
   int tcp_send_buffer_bytes = 0;       // the kernel's, which grow as needed
   int tcp_receive_buffer_bytes = 0;
-  bool tcp_zero_copy = false;                  // long messages are sent without a copy, where the kernel can
+  std::string secret_file;     // the job's secret; LOCKSTEP_SECRET_FILE, or found as docs/security.md says
+  bool tcp_zero_copy = false;  // long messages are sent without a copy, where the kernel can
   std::chrono::milliseconds setup_timeout{0};  // 300,000
   std::chrono::milliseconds timeout{0};        // of a collective: 1,800,000
   std::chrono::milliseconds peer_timeout{0};   // 30,000
   // These must be equal on all ranks; Create compares them.
   std::string transport;     // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"; "ofi"
+  std::string security;      // "none", "authenticate" or "encrypt": LOCKSTEP_SECURITY, or "authenticate"
   std::string algorithm;     // chosen by size; see ParseAlgorithmOverrides
   int64_t chunk_bytes = 0;   // 262,144, with "ofi" 524,288; a multiple of 64
   std::string ofi_provider;  // with "ofi": a provider of libfabric, "tcp;ofi_rxm"; the best that there is
@@ -63,6 +65,7 @@ class World final {
   // Connects this rank. Returns when all ranks have joined and agreed.
   // ERRORS  those of DetermineWorld, OpenStore, ChooseInterface and ControlChannel::Join, which name what is missing, taken, unknown or
   //         different, and on which ranks
+  //         PERMISSION_DENIED, FAILED_PRECONDITION where ranks do not share a secret or a level: docs/security.md
   //         with measure_links: those of MeasureLinks
   //         with a device: those of FindDevice on the rank that has them, and UNAVAILABLE, naming that rank, on the others; then those
   //         of MakeDeviceCommunicator

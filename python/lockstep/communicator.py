@@ -417,6 +417,8 @@ def init(**given):
     nccl_ctas_min, nccl_ctas_max, nccl_split_share
     tcp_congestion_control, tcp_send_buffer_bytes, tcp_receive_buffer_bytes, tcp_sockets, tcp_zero_copy
     ofi_provider                  as lockstep.h says
+    security                      'none', 'authenticate' (the default) or 'encrypt': docs/security.md
+    secret_file                   a file of mode 0600 with the job's secret in 64 hex digits
 
     Options are equal on all ranks, except for who and where a rank is, its device_index and its tcp_ options.
 

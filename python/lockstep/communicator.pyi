@@ -142,4 +142,6 @@ def init(
     nccl_ctas_max: int | None = None,
     nccl_split_share: bool | None = None,
     ofi_provider: str | None = None,
+    security: str | None = None,
+    secret_file: str | None = None,
 ) -> Communicator: ...

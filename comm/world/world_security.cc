@@ -1,0 +1,84 @@
+#include "comm/world/world_security.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
+#include "base/clipped.h"
+#include "base/env.h"
+#include "base/status.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kUnprotected[] = "LOCKSTEP_SECURITY_UNPROTECTED";
+
+absl::StatusOr<SecurityLevel> ReadLevel(const std::string& option) {
+  if (option.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames));
+    return level.has_value() ? static_cast<SecurityLevel>(*level) : SecurityLevel::kAuthenticate;
+  }
+  const auto found = std::find(std::begin(kSecurityLevelNames), std::end(kSecurityLevelNames), option);
+  if (found == std::end(kSecurityLevelNames)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("security is '", Clipped(option), "', not ", absl::StrJoin(kSecurityLevelNames, ", ")));
+  }
+  return static_cast<SecurityLevel>(found - std::begin(kSecurityLevelNames));
+}
+
+}  // namespace
+
+absl::StatusOr<WorldSecurity> ReadSecurity(const WorldOptions& options) {
+  WorldSecurity security;
+  LOCKSTEP_ASSIGN_OR_RETURN(security.level, ReadLevel(options.security));
+  security.secret_file = options.secret_file;
+  security.secret_file_from = "secret_file";
+  if (security.secret_file.empty()) {
+    security.secret_file = GetEnv("LOCKSTEP_SECRET_FILE").value_or("");
+    security.secret_file_from = "LOCKSTEP_SECRET_FILE";
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<bool> local, GetEnvBool("LOCKSTEP_SECURITY_LOCAL"));
+  security.records_on_one_host = local.value_or(false);
+  const std::string unprotected = GetEnv(kUnprotected).value_or("");
+  for (const absl::string_view name : absl::StrSplit(unprotected, ',', absl::SkipEmpty())) {
+    if (name != "ofi" && name != "nccl") {
+      return absl::InvalidArgumentError(absl::StrCat("environment variable ", kUnprotected, "=\"", Clipped(unprotected),
+                                                     "\": takes ofi, nccl, or both with a comma between"));
+    }
+    (name == "ofi" ? security.unprotected_ofi : security.unprotected_nccl) = true;
+  }
+  return security;
+}
+
+absl::StatusOr<Credentials> ReadCredentials(const WorldSecurity& security) {
+  Credentials credentials;
+  credentials.level = security.level;
+  if (security.level == SecurityLevel::kNone || security.secret_file.empty()) return credentials;
+  credentials.source = absl::StrCat(security.secret_file_from, "=", security.secret_file);
+  auto secret = Secret::ReadFile(security.secret_file);
+  if (!secret.ok()) return Annotate(secret.status(), security.secret_file_from);
+  credentials.secret = *std::move(secret);
+  return credentials;
+}
+
+absl::Status CheckProtected(const WorldSecurity& security, const char* way, const char* name, bool allowed) {
+  if (security.level != SecurityLevel::kEncrypt || allowed) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("security is encrypt, and what goes over ", way,
+                                                    " cannot be encrypted by Lockstep; ", kUnprotected, "=", name,
+                                                    " lets it go in the clear"));
+}
+
+std::string Describe(const WorldSecurity& security, const std::string& source) {
+  if (security.level == SecurityLevel::kNone) return "security: none: whoever reaches a port of this job is believed";
+  const char* const between = security.level == SecurityLevel::kEncrypt ? "encrypted over TCP" : "tagged between hosts";
+  return absl::StrCat("security: ", Name(security.level), " by a secret from ", source, "; data is ", between,
+                      security.records_on_one_host && security.level == SecurityLevel::kAuthenticate
+                          ? ", and inside a host over TCP"
+                          : "");
+}
+
+}  // namespace lockstep
