@@ -133,6 +133,8 @@ def lockstep_cc_test_objects(name, srcs, deps, **kwargs):
 _TRANSPORTS = {
     "default": {},  # what is best here, shared memory
     "tcp": {"LOCKSTEP_TRANSPORT": "tcp"},
+    "tcp_tagged": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY_LOCAL": "1"},
+    "tcp_encrypted": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY": "encrypt"},
     "ofi": {"LOCKSTEP_TRANSPORT": "ofi"},
     "ofi_net": {"LOCKSTEP_TRANSPORT": "ofi", "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm"},
 }
