@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
@@ -17,27 +16,6 @@
 namespace lockstep {
 namespace bench {
 namespace {
-
-constexpr std::chrono::seconds kPatience{30};
-
-// Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
-class Patience {
- public:
-  void Moved() { idle_polls_ = 0; }
-
-  // After a poll that moved nothing.
-  absl::Status NothingMoved() {
-    if (++idle_polls_ % kPollsPerLook != 0) return absl::OkStatus();
-    if (idle_polls_ == kPollsPerLook) deadline_ = Deadline::After(kPatience);
-    return deadline_.passed() ? absl::DeadlineExceededError("the peer does not move") : absl::OkStatus();
-  }
-
- private:
-  static constexpr int kPollsPerLook = 4096;
-
-  int idle_polls_ = 0;
-  Deadline deadline_ = Deadline::Infinite();
-};
 
 absl::StatusOr<SocketAddress> AddressOf(const std::string& host, uint16_t port) {
   absl::StatusOr<SocketAddress> address = SocketAddress::Parse(absl::StrCat(host, ":", port));
@@ -57,31 +35,57 @@ absl::Status Tune(int descriptor, const std::string& congestion_control) {
 
 bool NothingNow(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
+// What a system call returned.
+absl::StatusOr<ssize_t> SentOr(ssize_t sent) {
+  if (sent >= 0) return sent;
+  if (NothingNow(errno)) return -1;
+  return ErrnoStatus(errno, "send");
+}
+
+absl::StatusOr<ssize_t> ReceivedOr(ssize_t received) {
+  if (received > 0) return received;
+  if (received == 0) return absl::UnavailableError("the peer closed its socket");
+  if (NothingNow(errno)) return -1;
+  return ErrnoStatus(errno, "recv");
+}
+
+msghdr MessageOf(absl::Span<iovec> pieces) {
+  msghdr message = {};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  return message;
+}
+
 }  // namespace
 
 absl::StatusOr<BareSocket> BareSocket::Connect(uint16_t port, const std::string& congestion_control,
                                                const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(host, port));
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(kPatience)));
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Connect(address, Deadline::After(Patience::kLongest)));
   LOCKSTEP_RETURN_IF_ERROR(Tune(socket.get(), congestion_control));
   return BareSocket(std::move(socket));
 }
 
 absl::StatusOr<ssize_t> BareSocket::SendSome(const char* data, size_t bytes) {
   if (bytes == 0) return 0;
-  const ssize_t sent = send(socket_.get(), data, std::min(bytes, piece_bytes_), MSG_NOSIGNAL);
-  if (sent >= 0) return sent;
-  if (NothingNow(errno)) return -1;
-  return ErrnoStatus(errno, "send");
+  return SentOr(send(socket_.get(), data, std::min(bytes, piece_bytes_), MSG_NOSIGNAL));
 }
 
 absl::StatusOr<ssize_t> BareSocket::ReceiveSome(char* data, size_t bytes) {
   if (bytes == 0) return 0;
-  const ssize_t received = recv(socket_.get(), data, std::min(bytes, piece_bytes_), 0);
-  if (received > 0) return received;
-  if (received == 0) return absl::UnavailableError("the peer closed its socket");
-  if (NothingNow(errno)) return -1;
-  return ErrnoStatus(errno, "recv");
+  return ReceivedOr(recv(socket_.get(), data, std::min(bytes, piece_bytes_), 0));
+}
+
+absl::StatusOr<ssize_t> BareSocket::SendSome(absl::Span<iovec> pieces) {
+  if (pieces.empty()) return 0;
+  const msghdr message = MessageOf(pieces);
+  return SentOr(sendmsg(socket_.get(), &message, MSG_NOSIGNAL));
+}
+
+absl::StatusOr<ssize_t> BareSocket::ReceiveSome(absl::Span<iovec> pieces) {
+  if (pieces.empty()) return 0;
+  msghdr message = MessageOf(pieces);
+  return ReceivedOr(recvmsg(socket_.get(), &message, 0));
 }
 
 absl::Status BareSocket::Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes) {
@@ -118,7 +122,7 @@ absl::StatusOr<BareListener> BareListener::Create(const std::string& congestion_
 
 absl::StatusOr<BareSocket> BareListener::Accept() {
   pollfd waiting = {socket_.get(), POLLIN, 0};
-  const int ready = poll(&waiting, 1, Deadline::After(kPatience).remaining_ms());
+  const int ready = poll(&waiting, 1, Deadline::After(Patience::kLongest).remaining_ms());
   if (ready < 0) return ErrnoStatus(errno, "poll");
   if (ready == 0) return absl::DeadlineExceededError("the other process does not connect");
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, lockstep::Accept(socket_.get(), /*peer=*/nullptr));

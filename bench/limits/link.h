@@ -9,6 +9,9 @@
 #ifndef BENCH_LIMITS_LINK_H_
 #define BENCH_LIMITS_LINK_H_
 
+#include <sys/uio.h>
+
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,10 +19,33 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/fork.h"
 
 namespace lockstep {
 namespace bench {
+
+// Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
+class Patience {
+ public:
+  static constexpr std::chrono::seconds kLongest{30};
+
+  void Moved() { idle_polls_ = 0; }
+
+  // After a poll that moved nothing.
+  absl::Status NothingMoved() {
+    if (++idle_polls_ % kPollsPerLook != 0) return absl::OkStatus();
+    if (idle_polls_ == kPollsPerLook) deadline_ = Deadline::After(kLongest);
+    return deadline_.passed() ? absl::DeadlineExceededError("the peer does not move") : absl::OkStatus();
+  }
+
+ private:
+  static constexpr int kPollsPerLook = 4096;
+
+  int idle_polls_ = 0;
+  Deadline deadline_ = Deadline::Infinite();
+};
 
 class BareSocket {
  public:
@@ -38,11 +64,15 @@ class BareSocket {
   // Moves bytes both ways at once. The other side makes the matching call.
   absl::Status Exchange(const void* out, size_t out_bytes, void* in, size_t in_bytes);
 
+  // One system call for several pieces, as many bytes as go. -1: would block; 0: there are no pieces.
+  absl::StatusOr<ssize_t> SendSome(absl::Span<iovec> pieces);
+  absl::StatusOr<ssize_t> ReceiveSome(absl::Span<iovec> pieces);
+
  private:
   friend class BareListener;
 
   explicit BareSocket(UniqueFd socket) : socket_(std::move(socket)) {}
-  // -1: would block; 0: nothing left to do.
+  // The same for one piece.
   absl::StatusOr<ssize_t> SendSome(const char* data, size_t bytes);
   absl::StatusOr<ssize_t> ReceiveSome(char* data, size_t bytes);
 
