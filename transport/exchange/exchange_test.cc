@@ -62,12 +62,14 @@ TEST(TellAll, BringsRankZerosErrorToTheOthers) {
   EXPECT_EQ(GetErrorInfo(told.status()).failed_rank, 0);
 }
 
+// And tells its length alone: what was damaged may be a secret.
 TEST(TellAll, RefusesWhatIsNotOfLockstep) {
   NotingExchange exchange;
-  for (const char* const value : {"", "?", "a", "Zabc", "A***", "tcp://1.2.3.4:5"}) {
+  for (const std::string value : {"", "?", "a", "Zabc", "A***", "tcp://1.2.3.4:5"}) {
     exchange.value_ = value;
     EXPECT_THAT(TellAll(&exchange, Rank(1), std::string(), Deadline::Now()),
-                StatusIs(Code::kUnavailable, AllOf(HasSubstr("rank 0"), HasSubstr(value))));
+                StatusIs(Code::kUnavailable,
+                         absl::StrCat("rank 0 has put ", value.size(), " bytes that are nothing of Lockstep's")));
   }
 }
 
