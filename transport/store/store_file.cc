@@ -16,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "transport/net/little_endian.h"
@@ -25,6 +26,7 @@ namespace {
 
 // A shorter file is of no use.
 constexpr int64_t kCompactBytesMin = 16 << 10;
+constexpr int64_t kReadBytes = 256 << 10;
 constexpr std::chrono::milliseconds kPauseMin(1);
 constexpr std::chrono::milliseconds kPauseMax(20);
 
@@ -54,13 +56,32 @@ bool Pause(std::chrono::milliseconds* pause, Deadline deadline) {
 absl::StatusOr<int64_t> FileBytes(int file) {
   struct stat status = {};
   if (fstat(file, &status) != 0) return ErrnoStatus(errno, "fstat");
-  if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError("not a regular file");
   return static_cast<int64_t>(status.st_size);
 }
 
+// Of what was opened, so that nobody can put another file there in between.
+absl::Status CheckTrust(int file, const std::string& path) {
+  struct stat status = {};
+  if (fstat(file, &status) != 0) return ErrnoStatus(errno, "fstat");
+  if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError("not a regular file");
+  const bool trusted_owner = status.st_uid == geteuid() || status.st_uid == 0;
+  if (trusted_owner && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return absl::OkStatus();
+  const std::string what =
+      absl::StrFormat("the file is of user %d and has mode %04o", status.st_uid, status.st_mode & 07777);
+  if (trusted_owner) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(what, ", so that others may write it: chmod go-w ", path, ", or use another path"));
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, ": it must be of this process's user (", geteuid(), ") or of root; use another path"));
+}
+
+// Appends to *out.
 absl::Status ReadAt(int file, int64_t offset, int64_t bytes, std::string* out) {
-  out->resize(static_cast<size_t>(bytes));
-  for (size_t done = 0; done < out->size();) {
+  size_t done = out->size();
+  offset -= static_cast<int64_t>(done);
+  out->resize(done + static_cast<size_t>(bytes));
+  while (done < out->size()) {
     const ssize_t count = pread(file, &(*out)[done], out->size() - done, offset + static_cast<int64_t>(done));
     if (count == 0) return absl::DataLossError("the file became shorter while it was locked");
     if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "read");
@@ -84,6 +105,7 @@ absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& pa
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
   if (file < 0) return ErrnoStatus(errno, absl::StrCat("store file://", path, ": open"));
   auto store = absl::WrapUnique(new FileStore(UniqueFd(file), path));
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckTrust(file, path), store->Describe()));
   // Writes the header, or says at once that this is another sort of file.
   LOCKSTEP_RETURN_IF_ERROR(store->Locked(LOCK_EX, "", deadline, [] { return absl::OkStatus(); }));
   return store;
@@ -177,6 +199,7 @@ absl::StatusOr<bool> FileStore::Follow() {
   if ((file.valid() ? fstat(file.get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
   if (there.st_dev == open_file.st_dev && there.st_ino == open_file.st_ino) return false;
   if (!file.valid()) return ErrnoStatus(EMFILE, "open what has taken the file's place");
+  LOCKSTEP_RETURN_IF_ERROR(CheckTrust(file.get(), path_));
   file_ = std::move(file);
   map_ = StoreMap(std::numeric_limits<size_t>::max());
   replayed_bytes_ = 0;
@@ -215,10 +238,10 @@ absl::Status FileStore::CatchUp(bool exclusive) {
   if (file_bytes < replayed_bytes_) {
     return absl::DataLossError(absl::StrCat("the file was cut to ", file_bytes, " bytes by somebody else"));
   }
-  std::string bytes;
   if (replayed_bytes_ == 0) {
-    LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), 0, std::min<int64_t>(file_bytes, kStoreFileHeaderBytes), &bytes));
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, CheckStoreFileHeader(bytes));
+    std::string header;
+    LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), 0, std::min<int64_t>(file_bytes, kStoreFileHeaderBytes), &header));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, CheckStoreFileHeader(header));
     if (!complete) {
       // Whoever was creating the file was killed in the middle, or it is us. Nothing has been stored yet.
       if (!exclusive) return absl::OkStatus();
@@ -227,10 +250,16 @@ absl::Status FileStore::CatchUp(bool exclusive) {
     }
     replayed_bytes_ = kStoreFileHeaderBytes;
   }
-  if (file_bytes == replayed_bytes_) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), replayed_bytes_, file_bytes - replayed_bytes_, &bytes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const size_t replayed, ReplayStoreRecords(bytes, &map_));
-  replayed_bytes_ += static_cast<int64_t>(replayed);
+  // In pieces, so that little more than the largest record is in memory at once, whatever the file has become.
+  std::string unfinished;
+  for (int64_t read_bytes = replayed_bytes_; read_bytes < file_bytes;) {
+    const int64_t piece_bytes = std::min(kReadBytes, file_bytes - read_bytes);
+    LOCKSTEP_RETURN_IF_ERROR(ReadAt(file_.get(), read_bytes, piece_bytes, &unfinished));
+    read_bytes += piece_bytes;
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t replayed, ReplayStoreRecords(unfinished, &map_));
+    unfinished.erase(0, replayed);
+    replayed_bytes_ += static_cast<int64_t>(replayed);
+  }
   if (exclusive && replayed_bytes_ < file_bytes && ftruncate(file_.get(), replayed_bytes_) != 0) {
     return ErrnoStatus(errno, "cut off a torn record");
   }

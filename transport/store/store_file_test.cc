@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
@@ -52,6 +53,7 @@ std::string Contents(const std::string& path) {
 void AppendTo(const std::string& path, absl::string_view bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::app);
   file << bytes;
+  (void)chmod(path.c_str(), 0600);  // whatever the umask
 }
 
 StoreWorld FileWorld() {
@@ -83,7 +85,8 @@ TEST(FileStore, IsCreatedForItsOwnerOnlyAndSurvivesItsLastUser) {
 TEST(FileStore, AnotherSortOfFileIsRefusedAndLeftAlone) {
   const std::string path = NewPath();
   for (const char* text : {"my thesis", "x"}) {
-    std::ofstream(path) << text;
+    (void)unlink(path.c_str());
+    AppendTo(path, text);
     EXPECT_THAT(FileStore::Open(path, Soon()),
                 StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr(path), HasSubstr("is no store"))));
     EXPECT_EQ(Contents(path), text);
@@ -91,6 +94,66 @@ TEST(FileStore, AnotherSortOfFileIsRefusedAndLeftAlone) {
   ASSERT_EQ(mkfifo((path + "fifo").c_str(), 0600), 0);
   EXPECT_THAT(FileStore::Open(path + "fifo", Soon()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not a regular file")));
+}
+
+TEST(FileStore, AFileThatOthersMayWriteIsRefusedAndLeftAlone) {
+  const std::string path = NewPath();
+  { LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon())); }
+  for (const mode_t mode : {0620, 0602, 0666, 0777}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_THAT(FileStore::Open(path, Soon()),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         AllOf(StartsWith("store file://" + path), HasSubstr(absl::StrCat("of user ", geteuid())),
+                               HasSubstr(absl::StrFormat("mode %04o", mode)), HasSubstr("chmod go-w " + path))));
+  }
+  EXPECT_EQ(Contents(path), StoreFileHeader());
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  EXPECT_THAT(FileStore::Open(path, Soon()), IsOk());
+}
+
+TEST(FileStore, AnotherUsersFileIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const std::string path = NewPath();
+  { LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon())); }
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(FileStore::Open(path, Soon()),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr(path), HasSubstr("of user 12345 and has mode 0600"), HasSubstr("(0)"))));
+}
+
+TEST_F(FileStoreTest, AFileThatTakesThePlaceIsCheckedToo) {
+  ASSERT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  const std::string other = NewPath();
+  AppendTo(other, StoreFileHeader() + EncodeStoreRecord(StoreRecordKind::kSet, "k", "forged"));
+  ASSERT_EQ(chmod(other.c_str(), 0666), 0);
+  ASSERT_EQ(rename(other.c_str(), path_.c_str()), 0);
+  const auto refused =
+      StatusIs(absl::StatusCode::kPermissionDenied, AllOf(StartsWith("store file://" + path_), HasSubstr("mode 0666")));
+  EXPECT_THAT(store_->Get("k", Soon()), refused);
+  EXPECT_THAT(store_->Set("k", "w", Soon()), refused);
+  ASSERT_EQ(chmod(path_.c_str(), 0600), 0);
+  EXPECT_THAT(store_->Get("k", Soon()), IsOkAndHolds("forged")) << "its owner vouches for it now";
+}
+
+// A late reader reads the file in pieces, whose ends lie anywhere in records.
+TEST_F(FileStoreTest, ALateReaderFindsRecordsOfAllSizes) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto late, FileStore::Open(path_, Soon()));
+  const auto value = [](int i) { return std::string((i % 7 == 0 ? 300'000 : 40'000) + i, static_cast<char>('a' + i)); };
+  for (int i = 0; i < 25; ++i) ASSERT_THAT(store_->Set(absl::StrCat(i), value(i), Soon()), IsOk());
+  for (int i = 0; i < 25; ++i) EXPECT_THAT(late->Get(absl::StrCat(i), Soon()), IsOkAndHolds(value(i)));
+}
+
+// The end of a piece is not the end of the file: there a record with a wrong checksum is torn, and elsewhere it is damage.
+TEST(FileStore, DamageAtTheEndOfAPieceIsDataLoss) {
+  const std::string path = NewPath();
+  constexpr size_t kPiece = 256 << 10;
+  const size_t overhead = EncodeStoreRecord(StoreRecordKind::kSet, "k", "").size();
+  std::string damaged = EncodeStoreRecord(StoreRecordKind::kSet, "k", std::string(kPiece - overhead, 'x'));
+  ASSERT_EQ(damaged.size(), kPiece);
+  damaged.back() ^= 1;
+  AppendTo(path, StoreFileHeader() + damaged + EncodeStoreRecord(StoreRecordKind::kSet, "after", "v"));
+  EXPECT_THAT(FileStore::Open(path, Soon()),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a record with a wrong checksum")));
 }
 
 TEST(FileStore, MissingFolderIsNotFound) {
