@@ -46,11 +46,7 @@ class OpenSslCipher final : public RecordCipher {
 
   bool FinishOpening(const unsigned char* tag) override {
     Must(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, const_cast<unsigned char*>(tag)));
-    // A refusal is no error in this thread's queue of errors, where one would disturb the next user of SSL_get_error.
-    ERR_set_mark();
-    const bool genuine = Finish() == 1;
-    ERR_pop_to_mark();
-    return genuine;
+    return Finish() == 1;
   }
 
   int Finish() {
