@@ -17,7 +17,8 @@ namespace {
 constexpr char kCoordinatorRecordName[] = "lockstep-control";
 constexpr char kFailureRecordName[] = "lockstep-failed";
 constexpr size_t kFailureTextBytesMax = 4096;
-constexpr int kFailureRanksMax = 1 << 20;
+constexpr int kFailureRanksMax = 1 << 20;  // of a world
+constexpr int kErrorCodeMax = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
 class Writer {
  public:
@@ -131,7 +132,7 @@ class Reader {
     uint32_t code = 0;
     std::string message;
     (*this)(code, message);
-    if (code == 0 || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return Fail("no error code");
+    if (code == 0 || code > kErrorCodeMax) return Fail("no error code");
     *status = absl::Status(static_cast<absl::StatusCode>(code), message);
   }
   void Get(Member* member) {
@@ -257,19 +258,21 @@ absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
   FailureRecord record;
   int code = 0;
   if (parts.size() != 6 || parts[0] != kFailureRecordName || !absl::SimpleAtoi(parts[1], &record.seconds) ||
-      !absl::SimpleAtoi(parts[2], &code) || code == 0 || !absl::SimpleAtoi(parts[3], &record.attempt)) {
+      !absl::SimpleAtoi(parts[2], &code) || code <= 0 || code > kErrorCodeMax ||
+      !absl::SimpleAtoi(parts[3], &record.attempt)) {
     return wrong();
   }
+  int64_t least = 0;  // of the next range's ranks: all are sorted
   for (const absl::string_view range : absl::StrSplit(parts[4], ',', absl::SkipEmpty())) {
     const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
-    int first = 0;
-    int last = 0;
-    if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) || !absl::SimpleAtoi(ends[1], &last) || first < 0 ||
-        last < first || last - first >= kFailureRanksMax) {
+    int64_t first = 0;
+    int64_t last = 0;
+    if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) || !absl::SimpleAtoi(ends[1], &last) || first < least ||
+        last < first || last >= kFailureRanksMax) {
       return wrong();
     }
-    for (int rank = first; rank <= last; ++rank) record.untold.push_back(rank);
-    if (record.untold.size() > kFailureRanksMax) return wrong();
+    for (int64_t rank = first; rank <= last; ++rank) record.untold.push_back(static_cast<int>(rank));
+    least = last + 1;
   }
   record.status = absl::Status(static_cast<absl::StatusCode>(code), parts[5]);
   return record;

@@ -60,7 +60,8 @@ absl::StatusOr<ShmHello> DecodeHello(absl::string_view bytes) {
   uint16_t zero;
   uint32_t source, target, job_id_bytes;
   decoder.TakeAll(&zero, &hello.world_id, &hello.nonce, &source, &target, &hello.chunk_bytes, &job_id_bytes);
-  if (!decoder.complete() || source > kRankMax || target > kRankMax || job_id_bytes != decoder.left().size()) {
+  if (!decoder.complete() || source > kRankMax || target > kRankMax || job_id_bytes != decoder.left().size() ||
+      job_id_bytes > kShmJobIdBytesMax) {
     return malformed;
   }
   hello.source = Rank(static_cast<int>(source));
@@ -108,6 +109,7 @@ absl::Status DecodeAnswer(absl::string_view bytes) {
   if (magic != kAnswerMagic) return malformed;
   if (!decoder.complete() || text_bytes != decoder.left().size()) return malformed;
   if (version != kShmProtocolVersion) return OtherVersion(version);
+  if (code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return malformed;
   return absl::Status(static_cast<absl::StatusCode>(code), decoder.left());
 }
 

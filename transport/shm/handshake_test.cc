@@ -54,6 +54,11 @@ TEST(ShmHandshake, WhatIsNoHelloIsFoundOut) {
   std::string negative = good;
   negative[27] = '\x80';
   EXPECT_THAT(DecodeHello(negative), StatusIs(Code::kInvalidArgument));
+  // A job id that nobody can have: its length is in the last bytes before it.
+  std::string long_job = good.substr(0, 40) + std::string(kShmJobIdBytesMax + 1, 'x');
+  long_job[36] = 1;
+  long_job[37] = 4;
+  EXPECT_THAT(DecodeHello(long_job), StatusIs(Code::kInvalidArgument));
 }
 
 TEST(ShmHandshake, JudgesWhatDoesNotFit) {
@@ -86,6 +91,9 @@ TEST(ShmHandshake, AnswersCarryAStatus) {
   std::string other_version = good;
   other_version[4] = 2;
   EXPECT_THAT(DecodeAnswer(other_version), StatusIs(Code::kFailedPrecondition, HasSubstr("version 2")));
+  std::string no_code = good;
+  no_code[8] = 17;
+  EXPECT_THAT(DecodeAnswer(no_code), StatusIs(Code::kFailedPrecondition, HasSubstr("no Lockstep peer")));
 }
 
 TEST(ShmHandshake, NoticesAreReadAsTheyWereWritten) {
