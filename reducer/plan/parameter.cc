@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint64_t kCountMax = uint64_t{1} << 24;  // of parameters, dimensions, characters: bounds what is allocated
 
+constexpr int64_t kDeviceKindCount = static_cast<int64_t>(DeviceKind::kCuda) + 1;
+
 // What a bucket adds to a gradient at most: the gap behind it, and the mark.
 constexpr size_t kRoundingBytesMax = 512;
 
@@ -55,6 +57,12 @@ struct Reader {
     std::vector<int64_t> values;
     for (uint64_t left = Count(); ok && left > 0; --left) values.push_back(Number());
     return values;
+  }
+  // A number below `count`.
+  int64_t Below(int64_t count) {
+    const int64_t value = Number();
+    if (value < 0 || value >= count) ok = false;
+    return ok ? value : 0;
   }
   std::string Text() {
     const uint64_t size = Count();
@@ -181,7 +189,8 @@ std::string Serialize(absl::Span<const Parameter> parameters) {
     PutNumbers(bytes, parameter.shape);
     PutNumbers(bytes, parameter.strides);
     PutNumber(bytes, parameter.ignored ? 1 : 0);
-    PutNumber(bytes, parameter.sparse ? 1 : 0);
+    // How the gradient of an ignored one would come makes no difference.
+    PutNumber(bytes, parameter.sparse && !parameter.ignored ? 1 : 0);
   }
   return bytes;
 }
@@ -192,12 +201,12 @@ absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& 
   for (uint64_t left = reader.Count(); reader.ok && left > 0; --left) {
     Parameter parameter;
     parameter.name = reader.Text();
-    parameter.dtype = static_cast<DType>(reader.Number());
-    parameter.device.kind = static_cast<DeviceKind>(reader.Number());
+    parameter.dtype = static_cast<DType>(reader.Below(kDTypeCount));
+    parameter.device.kind = static_cast<DeviceKind>(reader.Below(kDeviceKindCount));
     parameter.shape = reader.Numbers();
     parameter.strides = reader.Numbers();
-    parameter.ignored = reader.Number() != 0;
-    parameter.sparse = reader.Number() != 0;
+    parameter.ignored = reader.Below(2) != 0;
+    parameter.sparse = reader.Below(parameter.ignored ? 1 : 2) != 0;
     parameters.push_back(std::move(parameter));
   }
   if (!reader.ok || reader.at != bytes.size()) return absl::DataLossError("a parameter table arrived damaged");

@@ -153,6 +153,28 @@ TEST(ParameterTable, IsTheSameOnAnyDeviceOfAKind) {
   EXPECT_EQ(FirstDifference(0, SomeTable(), 1, other), "");
 }
 
+TEST(ParameterTable, IsTheSameHoweverTheGradientOfAnIgnoredParameterWouldCome) {
+  std::vector<Parameter> table = SomeTable();
+  table[0].ignored = true;
+  std::vector<Parameter> other = table;
+  other[0].sparse = true;
+  EXPECT_EQ(Serialize(other), Serialize(table));
+  EXPECT_EQ(FirstDifference(0, table, 1, other), "");
+}
+
+// Else the tables could differ where FirstDifference finds nothing.
+TEST(ParameterTable, WhatIsReadIsWhatWasWritten) {
+  const std::string bytes = Serialize(SomeTable());
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x80);
+    const auto table = DeserializeParameters(damaged);
+    if (!table.ok()) continue;
+    EXPECT_EQ(Serialize(*table), damaged) << "byte " << at;
+    EXPECT_NE(FirstDifference(0, SomeTable(), 1, *table), "") << "byte " << at;
+  }
+}
+
 TEST(ParameterTable, IsRefusedWhenCutAnywhereAndWithSomethingBehindIt) {
   const std::string bytes = Serialize(SomeTable());
   for (size_t size = 0; size < bytes.size(); ++size) {
