@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -83,7 +84,9 @@ ErrorInfo ErrorInfoFromText(absl::string_view text) {
 
 std::string PackMessage(const absl::Status& status) {
   const std::string info = ToText(GetErrorInfo(status));
-  return absl::StrCat(info, info.empty() ? "" : kInfoEnds, status.message());
+  // What comes from outside may have the separator in it: then it has to stand before, too.
+  const bool bare = info.empty() && !absl::StrContains(status.message(), kInfoEnds);
+  return absl::StrCat(info, bare ? "" : kInfoEnds, status.message());
 }
 
 absl::Status UnpackMessage(absl::StatusCode code, absl::string_view packed) {

@@ -55,7 +55,7 @@ ErrorInfo GetErrorInfo(const absl::Status& status);
 std::string ToText(const ErrorInfo& info);
 ErrorInfo ErrorInfoFromText(absl::string_view text);
 
-// The error's text followed by its info, for another rank. The bare text if it has no info.
+// The error's info followed by its text, for another rank. The bare text if it has no info.
 std::string PackMessage(const absl::Status& status);
 absl::Status UnpackMessage(absl::StatusCode code, absl::string_view packed);
 

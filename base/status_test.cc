@@ -184,6 +184,9 @@ TEST(ErrorInfoTest, MessagesAreToldAnotherRankWithIt) {
   EXPECT_EQ(PackMessage(without), "rank 0 died");
   EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(with)), with);
   EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(without)), without);
+  // A text of somebody else's, in which the separator is.
+  const absl::Status foreign = absl::AbortedError("failed_rank=3\x1e died");
+  EXPECT_EQ(UnpackMessage(absl::StatusCode::kAborted, PackMessage(foreign)), foreign);
 }
 
 }  // namespace
