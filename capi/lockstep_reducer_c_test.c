@@ -24,6 +24,9 @@ static void Steps(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_create(communicator, model.table, 2, NULL, &reducer), "'one': 99");
   model.table[1].dtype = LOCKSTEP_F32;
   INVALID(lockstep_reducer_create(communicator, model.table, 0, NULL, &reducer), "parameter");
+  model.table[0].struct_size += 1; /* the next row would be at an odd address */
+  INVALID(lockstep_reducer_create(communicator, model.table, 2, NULL, &reducer), "struct_size");
+  model.table[0].struct_size -= 1;
   OK(lockstep_reducer_create(communicator, model.table, 2, &options, &reducer));
   CHECK(lockstep_reducer_bucket_count(reducer) == 2 && lockstep_reducer_plan_version(reducer) == 1);
   MISUSED(lockstep_reducer_averaged_gradient(reducer, 0, &tensor, NULL), "average");

@@ -152,6 +152,10 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
   if (parameters == nullptr) return NullArgument("parameters");
   // The caller's size of a row, which may be another than ours.
   const size_t stride = parameters[0].struct_size;
+  if (stride % alignof(lockstep_parameter) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("parameters[0].struct_size is ", stride,
+                                                   ", which no lockstep_parameter has: LOCKSTEP_INIT sets it"));
+  }
   const char* at = reinterpret_cast<const char*>(parameters);
   for (size_t i = 0; i < count; ++i, at += stride) {
     const auto* const row = reinterpret_cast<const lockstep_parameter*>(at);
