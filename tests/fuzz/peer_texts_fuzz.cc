@@ -1,0 +1,63 @@
+// Texts that ranks send each other when a world is set up: what their links cost, and what they say of their NCCL.
+
+#include <cmath>
+
+#include "comm/device/nccl/nccl_peers.h"
+#include "comm/world/link_measurement.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace lockstep {
+namespace {
+
+using Code = absl::StatusCode;
+
+void ReadCosts(absl::string_view text) {
+  const absl::StatusOr<MeasuredCosts> costs = DecodeMeasuredCosts(text);
+  fuzz::CheckCode(costs.status(), {Code::kInternal});
+  if (!costs.ok()) return;
+  // Encoding rounds, and what is rounded stays.
+  const std::string encoded = EncodeMeasuredCosts(*costs);
+  const absl::StatusOr<MeasuredCosts> again = DecodeMeasuredCosts(encoded);
+  LOCKSTEP_CHECK(again.ok() && EncodeMeasuredCosts(*again) == encoded) << encoded;
+  Network network = kTcpNetwork;
+  Apply(Slowest(*costs, MeasuredCosts()), &network);
+  LOCKSTEP_CHECK(std::isfinite(network.remote.latency_ns) && std::isfinite(network.local.byte_ns));
+  LOCKSTEP_CHECK(!Describe(*costs).empty());
+}
+
+void ReadNcclPeer(absl::string_view text) {
+  const absl::StatusOr<NcclPeer> peer = DecodeNcclPeer(text);
+  fuzz::CheckCode(peer.status(), {Code::kInvalidArgument});
+  if (!peer.ok()) return;
+  const absl::StatusOr<NcclPeer> again = DecodeNcclPeer(Encode(*peer));
+  LOCKSTEP_CHECK(again.ok() && again->error == peer->error && again->version == peer->version &&
+                 again->host == peer->host && again->gpu == peer->gpu && again->shares_gpu == peer->shares_gpu)
+      << Encode(*peer);
+  fuzz::CheckCode(CheckNcclPeers({*peer, *peer}), {Code::kUnavailable, Code::kFailedPrecondition});
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz::Seeds() {
+  MeasuredCosts costs;
+  costs.local = {120, 0.09, 90};
+  costs.remote = {20000, 0.8, 2000};
+  costs.reduced_byte_ns = 0.06;
+  NcclPeer peer;
+  peer.version = 22809;
+  peer.host = "4f1c22aa/4026531840";
+  peer.gpu = "0000:01:00.0";
+  peer.shares_gpu = true;
+  NcclPeer without;
+  without.error = "there is no libnccl.so.2";
+  return {EncodeMeasuredCosts(costs), EncodeMeasuredCosts(MeasuredCosts()), Encode(peer), Encode(without)};
+}
+
+}  // namespace lockstep
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  lockstep::ReadCosts(text);
+  lockstep::ReadNcclPeer(text);
+  return 0;
+}

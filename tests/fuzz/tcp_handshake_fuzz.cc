@@ -1,0 +1,105 @@
+// The handshake of the TCP transport: what a listening rank reads of a stranger, and a connecting rank of whoever answers.
+
+#include <cstring>
+
+#include "tests/fuzz/fuzz.h"
+#include "transport/tcp/handshake.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kSockets = 2;
+
+WorldIdentity Self() {
+  WorldIdentity self;
+  self.rank = Rank(1);
+  self.size = 3;
+  self.job_id = "job";
+  self.world_id = 0x1122334455667788;
+  self.chunk_bytes = 65536;
+  return self;
+}
+
+Hello OurHello() {
+  const WorldIdentity self = Self();
+  Hello hello;
+  hello.job_id = self.job_id;
+  hello.world_id = self.world_id;
+  hello.source = Rank(2);
+  hello.target = self.rank;
+  hello.channel = 7;
+  hello.chunk_bytes = self.chunk_bytes;
+  hello.instance = 99;
+  hello.sockets = kSockets;
+  return hello;
+}
+
+void CheckAnswer(const Answer& answer, const Hello& hello) {
+  if (answer.verdict != Verdict::kAccepted) {
+    const absl::Status status = RejectionStatus(answer, hello);
+    LOCKSTEP_CHECK(!status.ok());
+    fuzz::CheckCode(status, {absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable});
+  }
+  LOCKSTEP_CHECK(!RefusalText(answer, hello).empty());
+  unsigned char bytes[kAnswerBytes];
+  EncodeAnswer(answer, bytes);
+  Answer again;
+  LOCKSTEP_CHECK(DecodeAnswer(bytes, &again) && again.version == answer.version && again.verdict == answer.verdict &&
+                 again.detail == answer.detail);
+}
+
+void ReadHello(absl::string_view input) {
+  if (input.size() < kHelloPrefixBytes) return;
+  const HelloPrefix prefix = DecodeHelloPrefix(reinterpret_cast<const unsigned char*>(input.data()));
+  const absl::string_view body = input.substr(kHelloPrefixBytes);
+  Hello hello;
+  // As the acceptor, which reads no longer bodies.
+  if (!prefix.ours || body.size() > kHelloBodyBytesMax || !DecodeHelloBody(body, &hello)) return;
+  LOCKSTEP_CHECK(hello.job_id.size() <= kJobIdBytesMax && hello.socket < hello.sockets);
+  LOCKSTEP_CHECK(hello.source.value() >= 0 && hello.target.value() >= 0);
+  if (hello.authentication.size() <= 1024) {
+    LOCKSTEP_CHECK(EncodeHello(hello).substr(kHelloPrefixBytes) == body) << "not what was decoded";
+  }
+  const Answer answer = JudgeHello(hello, Self(), kSockets);
+  if (answer.verdict == Verdict::kAccepted) {
+    const Hello ours = OurHello();
+    LOCKSTEP_CHECK(hello.job_id == ours.job_id && hello.world_id == ours.world_id && hello.target == ours.target);
+    LOCKSTEP_CHECK(hello.source.value() < Self().size && hello.source != Self().rank);
+  }
+  CheckAnswer(answer, hello);
+}
+
+void ReadAnswer(absl::string_view input) {
+  Answer answer;
+  if (input.size() < kAnswerBytes) return;
+  if (DecodeAnswer(reinterpret_cast<const unsigned char*>(input.data()), &answer)) CheckAnswer(answer, OurHello());
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz::Seeds() {
+  std::vector<std::string> seeds = {EncodeHello(OurHello())};
+  Hello other = OurHello();
+  other.job_id = "";
+  other.socket = 1;
+  other.authentication = "who I am";
+  seeds.push_back(EncodeHello(other));
+  for (const Verdict verdict :
+       {Verdict::kAccepted, Verdict::kOtherVersion, Verdict::kAborted, Verdict::kOtherSockets}) {
+    unsigned char bytes[kAnswerBytes];
+    EncodeAnswer({kTcpProtocolVersion, verdict, 3}, bytes);
+    seeds.emplace_back(reinterpret_cast<const char*>(bytes), kAnswerBytes);
+  }
+  return seeds;
+}
+
+}  // namespace lockstep
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view input(reinterpret_cast<const char*>(data), size);
+  const lockstep::fuzz::Allocations allocations;
+  lockstep::ReadHello(input);
+  lockstep::ReadAnswer(input);
+  LOCKSTEP_CHECK(allocations.bytes() <= 64 * size + 16384) << allocations.bytes() << " bytes allocated for " << size;
+  return 0;
+}
