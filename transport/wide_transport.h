@@ -12,11 +12,13 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "transport/posting.h"
+#include "transport/secure/credentials.h"
 #include "transport/transport.h"
 
 namespace lockstep {
 
 struct WideTransportOptions : WorldIdentity {
+  Credentials credentials;   // the world's: what peers have to prove
   std::string bind_address;  // of the interface that the world uses, "10.0.0.7:0"; the port is the transport's choice
   std::string provider;      // WorldOptions::ofi_provider
   std::string domain;        // WorldOptions::ofi_domain
@@ -41,6 +43,7 @@ class WideTransport : public Transport {
 
   // Connects to every peer. All ranks call it at about the same time, after SetPeers.
   // ERRORS  FAILED_PRECONDITION  a peer refuses
+  //         PERMISSION_DENIED    a peer does not have the secret, or has another security level
   //         UNAVAILABLE          a peer does not answer within the connect timeout
   //         DEADLINE_EXCEEDED    `deadline` has passed
   //         Each message names the rank, its address and the reason.

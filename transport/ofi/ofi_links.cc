@@ -30,12 +30,12 @@ int NoticeSlots(const fi_info& info, int size) {
 // What this rank says of itself.
 OfiHandshake HandshakeOf(const OfiTransportOptions& options, const OfiEndpoint& endpoint) {
   OfiHandshake handshake;
+  handshake.source = static_cast<uint32_t>(options.rank.value());
   handshake.world_size = static_cast<uint32_t>(options.size);
   handshake.chunk_bytes = options.chunk_bytes;
   handshake.world_id = options.world_id;
   handshake.job_id = options.job_id;
   handshake.provider = endpoint.info().fabric_attr->prov_name;
-  handshake.address = endpoint.address();
   return handshake;
 }
 
@@ -50,8 +50,9 @@ OfiLinks::OfiLinks(const Transport* transport, std::unique_ptr<OfiEndpoint> endp
       memory_(std::make_unique<OfiMemory>(endpoint_.get())),
       staging_(std::make_unique<OfiSlotPool>(endpoint_.get(), options->staging_bytes, kStagingSlab,
                                              options->staging_pieces)),
-      peers_(std::make_unique<OfiPeers>(HandshakeOf(*options, *endpoint_), transport->rank(), options->connect_timeout,
-                                        NoticeSlots(endpoint_->info(), transport->size()), endpoint_.get(), this)),
+      peers_(std::make_unique<OfiPeers>(HandshakeOf(*options, *endpoint_), options->credentials,
+                                        options->connect_timeout, NoticeSlots(endpoint_->info(), transport->size()),
+                                        endpoint_.get(), this)),
       last_used_(transport->size(), nullptr) {
   parts_.transport = transport_;
   parts_.endpoint = endpoint_.get();

@@ -83,6 +83,8 @@ class OfiLinks {
   // The same in a forked child: touches nothing of the provider, and never releases it.
   void Leave(const absl::Status& status);
 
+  // Who was turned away. Thread-safe.
+  const Refusals& refusals() const { return peers_->refusals(); }
   bool sends_pending() const;
   // Whether notices, or messages whose operations have completed, are still to be sent.
   bool notices_pending() const { return broken_.ok() && peers_->sends_pending() > 0; }

@@ -87,7 +87,11 @@ absl::StatusOr<std::unique_ptr<WideTransport>> CreateOfiTransport(const WideTran
 }
 
 std::string OfiTransport::DescribeChoice() const {
-  return absl::StrCat("providers of libfabric:\n", Describe(candidates_), "\n");
+  std::string text = absl::StrCat("providers of libfabric:\n", Describe(candidates_), "\n");
+  if (options_.credentials.level != SecurityLevel::kNone) {
+    absl::StrAppend(&text, "data over libfabric is not protected: whoever is on the fabric can read and change it\n");
+  }
+  return text;
 }
 
 OfiTransport::OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events,
@@ -331,6 +335,8 @@ absl::Status OfiTransport::Close(Deadline deadline) {
   LOCKSTEP_CHECK(!links_->running()) << "a completion may not close its transport";
   return FlushAndClose(this, deadline, &closed_, [this] { return !Forked() && links_->sends_pending(); });
 }
+
+const Refusals& OfiTransport::refusals() const { return links_->refusals(); }
 
 bool OfiTransport::sends_lag() const { return links_->notices_pending(); }
 

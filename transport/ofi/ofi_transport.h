@@ -1,7 +1,8 @@
 // The transport over libfabric: one reliable-datagram endpoint for a rank, whose provider is chosen by what it can do
 // (transport/ofi/provider.h).
 //
-// Two ranks shake hands before anything else. Short messages travel whole, and wait at the receiver until it receives them,
+// Two ranks shake hands before anything else, and prove to each other that they have the world's secret, unless its level is
+// none. Data is not protected at any level: libfabric moves it, and whoever is on the fabric can read and change it. Short messages travel whole, and wait at the receiver until it receives them,
 // as far as it has room. The receiver asks for a long message as soon as its receive is posted; it arrives in place, and we
 // copy nothing. docs/wire_formats.md has the protocol.
 //
@@ -59,6 +60,7 @@ struct OfiTransportOptions : WideTransportOptions {
 };
 
 class OfiLinks;
+class Refusals;
 
 class OfiTransport final : public WideTransport {
  public:
@@ -71,8 +73,12 @@ class OfiTransport final : public WideTransport {
   const std::string& address() const override { return address_; }
   // The provider's name.
   const std::string& agreed() const override { return provider_; }
-  // All providers, the chosen one first, and why the others were not.
+  // All providers, the chosen one first, and why the others were not; and that data is not protected, where the world's level
+  // asks for protection.
   std::string DescribeChoice() const override;
+
+  // Who was turned away by this rank. Thread-safe.
+  const Refusals& refusals() const;
 
   // FAILED_PRECONDITION when a rank uses another provider than this one, naming both.
   absl::Status SetPeers(const std::vector<std::string>& addresses) override;

@@ -1,12 +1,15 @@
 #include "transport/ofi/peers.h"
 
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <limits>
-#include <random>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/ofi_links.h"
@@ -16,46 +19,66 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kSlabSlots = 64;
-// Somebody who is refused is told so, but not everybody who may come along.
+// Somebody who is refused is told so, but not everybody who may come along, and not as often as they like.
 constexpr size_t kUnauthenticatedMax = 32;
+constexpr size_t kAnsweredMax = 64;  // in the time that a connection may take
+// Handshakes that others begin: for each rank two (a second process may claim to be it), and as many unauthenticated peers.
+size_t HalfOpenMax(uint32_t world_size) { return 2 * size_t{world_size} + kUnauthenticatedMax; }
 // How long messages may still come that a disconnect has overtaken.
 constexpr std::chrono::milliseconds kOvertakenTime(100);
 
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
 
-// As whoever refuses says it, whose `seen` has the other's numbers.
-std::string RefuserText(const OfiRefusal& seen, const OfiHandshake& handshake, const OfiHandshake& own) {
-  switch (seen.verdict) {
+// As whoever refuses says it.
+std::string RefuserText(const OfiRefusal& refusal, const OfiHandshake& handshake, const OfiHandshake& own) {
+  OfiRefusal seen = refusal;  // the detail is for the other
+  switch (refusal.verdict) {
     case OfiVerdict::kOtherRank:
       return absl::StrCat("it is for rank ", handshake.target);
     case OfiVerdict::kNoSuchRank:
       return absl::StrCat("there is no such peer in this world of ", own.world_size);
     case OfiVerdict::kGone:
       return "this rank has lost that one, or given it up";
+    case OfiVerdict::kOtherWorldSize:
+      seen.detail = handshake.world_size;
+      break;
+    case OfiVerdict::kOtherChunkSize:
+      seen.detail = handshake.chunk_bytes;
+      break;
     default:
-      return std::string(OfiRefusalStatus(seen, own).message());
+      break;
   }
+  return std::string(OfiRefusalStatus(seen, own).message());
 }
 
-uint32_t RandomToken() {
-  std::random_device random;
-  uint32_t token = 0;
-  while (token == 0) token = random();
-  return token;
+// That nobody guesses; not 0.
+uint64_t RandomNumber() {
+  uint64_t number = 0;
+  while (number == 0) {
+    const ssize_t bytes = getrandom(&number, sizeof(number), 0);
+    LOCKSTEP_CHECK(bytes == ssize_t{sizeof(number)} || errno == EINTR) << "getrandom: errno " << errno;
+  }
+  return number;
 }
 
 }  // namespace
 
-OfiPeers::OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots,
-                   OfiEndpoint* endpoint, OfiLinks* links)
-    : rank_(rank),
+OfiPeers::OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono::milliseconds connect_timeout,
+                   int slots, OfiEndpoint* endpoint, OfiLinks* links)
+    : rank_(static_cast<int>(own.source)),
+      credentials_(credentials),
       connect_timeout_(connect_timeout),
       endpoint_(endpoint),
       links_(links),
       own_(std::move(own)),
       slots_(endpoint, kOfiSlotBytes, kSlabSlots, std::numeric_limits<size_t>::max()),
-      peers_(own_.world_size) {
-  own_.token = RandomToken();
+      peers_(own_.world_size),
+      half_open_(HalfOpenMax(own_.world_size), connect_timeout),
+      refusals_(absl::StrCat("ofi transport of rank ", own_.source)) {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    peers_[i].own_token = RandomNumber();
+    tokens_.emplace(peers_[i].own_token, Rank(static_cast<int>(i)));
+  }
   for (int i = 0; i < slots; ++i) PostReceive();
 }
 
@@ -70,17 +93,18 @@ absl::Status OfiPeers::SetAddresses(const std::vector<std::string>& addresses) {
     ranks_[*index] = peer;
   }
   addresses_ = addresses;
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    if (!peers_[i].said_hello) continue;
-    BecomeOpen(Rank(static_cast<int>(i)), peers_[i].token);
-    SendHandshake(Rank(static_cast<int>(i)), OfiKind::kWelcome);
-  }
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, incoming] : incoming_) waiting.push_back(id);
+  for (const uint64_t id : waiting) Welcome(id);
   return absl::OkStatus();
 }
 
 std::string OfiPeers::Describe(Rank peer) const {
   if (addresses_.empty()) return "(its address is not known yet)";
-  const std::string& address = addresses_[peer.value()];
+  return DescribeAddress(addresses_[peer.value()]);
+}
+
+std::string OfiPeers::DescribeAddress(const std::string& address) const {
   switch (endpoint_->info().addr_format) {
     case FI_SOCKADDR:
     case FI_SOCKADDR_IN:
@@ -89,7 +113,7 @@ std::string OfiPeers::Describe(Rank peer) const {
                                  static_cast<socklen_t>(address.size()))
           .ToString();
     case FI_ADDR_STR:
-      return std::string(address.c_str());
+      return absl::CHexEscape(address.c_str());
     default:
       return absl::BytesToHexString(address);
   }
@@ -101,27 +125,37 @@ bool OfiPeers::Open(Rank peer) {
     state.state = State::kHandshake;
     state.deadline = Deadline::After(connect_timeout_);
     ++handshaking_;
-    SendHandshake(peer, OfiKind::kHello);
+    state.exchange = RandomNumber();
+    state.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kConnects, credentials_);
+    OfiHello hello;
+    hello.address = endpoint_->address();
+    hello.flight = state.channel->Start();
+    state.hello = SendHandshake(state.index, OfiKind::kHello, state.exchange, EncodeOfiHello(hello));
   }
   return state.state == State::kOpen;
 }
 
-void OfiPeers::SendHandshake(Rank peer, OfiKind kind) {
-  Peer& state = peers_[peer.value()];
+const OfiHandshake& OfiPeers::HandshakeFor(Rank peer) {
   own_.target = static_cast<uint32_t>(peer.value());
-  const std::string handshake = EncodeOfiHandshake(own_);
+  own_.token = peers_[peer.value()].own_token;
+  return own_;
+}
+
+OfiSlot* OfiPeers::SendHandshake(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes) {
+  if (RankOf(index) == Rank(-1)) {
+    if (answered_.size() >= kAnsweredMax) return nullptr;
+    answered_.emplace_back(index, Deadline::After(connect_timeout_));
+  }
   OfiNotice notice;
-  notice.token = kind == OfiKind::kHello ? 0 : state.token;
-  notice.source = static_cast<uint32_t>(rank_.value());
-  OfiSlot* const slot = SendTo(state.index, OfiNoticeTag(kind, 0), notice, handshake.data(), handshake.size());
-  if (kind == OfiKind::kHello) state.hello = slot;
+  notice.token = exchange;
+  notice.number = own_.source;
+  return SendTo(index, OfiNoticeTag(kind, 0), notice, bytes.data(), bytes.size());
 }
 
 void OfiPeers::Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes,
                     const MessagePieces* pieces) {
   const Peer& state = peers_[peer.value()];
   notice.token = state.token;
-  notice.source = static_cast<uint32_t>(rank_.value());
   SendTo(state.index, OfiNoticeTag(kind, channel), notice, payload, bytes, pieces);
 }
 
@@ -198,20 +232,32 @@ void OfiPeers::OnReceived(OfiPost* post, const OfiCompletion& completion) {
 }
 
 bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
-  if (completion.bytes < kOfiNoticeBytes) return false;
+  const auto drop = [this] {
+    refusals_.Note(Refusal::kNotOurs, "somebody on the fabric", absl::StrCat("it ", Text(Refusal::kNotOurs)));
+    return false;
+  };
+  if (completion.bytes < kOfiNoticeBytes) return drop();
   const OfiNotice notice = DecodeOfiNotice(slot->data());
   const unsigned char* const payload = slot->data() + kOfiNoticeBytes;
   const size_t bytes = completion.bytes - kOfiNoticeBytes;
   const OfiKind kind = OfiKindOf(completion.tag);
-  if (kind == OfiKind::kHello || kind == OfiKind::kWelcome || kind == OfiKind::kRefused) {
-    HandleHandshake(kind, notice, {reinterpret_cast<const char*>(payload), bytes});
-    return false;
+  switch (kind) {
+    case OfiKind::kHello:
+    case OfiKind::kWelcome:
+    case OfiKind::kRefused:
+    case OfiKind::kConfirm:
+    case OfiKind::kAnswer:
+      HandleHandshake(kind, notice, {reinterpret_cast<const char*>(payload), bytes});
+      return false;
+    default:
+      break;
   }
-  if (notice.token != own_.token || notice.source >= peers_.size()) return false;
-  const Rank peer(static_cast<int>(notice.source));
+  const auto found = tokens_.find(notice.token);
+  if (found == tokens_.end()) return drop();
+  const Rank peer = found->second;
   Peer& state = peers_[peer.value()];
   if (state.state == State::kHandshake) {
-    // A fabric may deliver what follows a welcome before it: the token shows that this peer has accepted our hello.
+    // A fabric may deliver what follows an answer before it: the token shows that this peer has accepted us.
     slot->post.tag = completion.tag;
     slot->post.bytes = completion.bytes;
     slot->next = nullptr;
@@ -229,69 +275,149 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
 }
 
 void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
-  if (kind != OfiKind::kHello && (notice.token != own_.token || notice.source >= peers_.size())) return;
-  const Rank peer(static_cast<int>(notice.source));
-  if (kind == OfiKind::kRefused) {
-    if (bytes.size() < kOfiRefusalBytes || peers_[notice.source].state != State::kHandshake) return;
-    const OfiRefusal refusal = DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data()));
-    own_.target = notice.source;
-    return BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, own_), "the peer refused the connection"));
-  }
-  OfiHandshake handshake;
-  if (!DecodeOfiHandshake(bytes, &handshake)) return;
-  if (kind == OfiKind::kHello) return HandleHello(notice.source, handshake);
-  if (peers_[notice.source].state == State::kHandshake) BecomeOpen(peer, handshake.token);
+  if (kind == OfiKind::kHello) return HandleHello(notice, bytes);
+  if (kind == OfiKind::kConfirm) return HandleConfirm(notice, bytes);
+  if (notice.number >= peers_.size()) return;
+  const Rank peer(static_cast<int>(notice.number));
+  const Peer& state = peers_[notice.number];
+  // Else it is over already, or was never begun.
+  if (state.channel == nullptr || state.exchange != notice.token) return;
+  if (state.channel->ready() != (kind == OfiKind::kAnswer)) return;
+  if (kind == OfiKind::kWelcome) return HandleWelcome(peer, bytes);
+  if (kind == OfiKind::kAnswer) return HandleAnswer(peer, bytes);
+  if (bytes.size() < kOfiRefusalBytes) return;
+  const OfiRefusal refusal = DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data()));
+  BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, HandshakeFor(peer)), "the peer refused the connection"));
 }
 
-void OfiPeers::HandleHello(uint32_t source, const OfiHandshake& handshake) {
-  OfiRefusal refusal = CheckOfiHandshake(handshake, source, own_, rank_);
-  if (refusal.verdict == OfiVerdict::kAccepted) {
-    const Peer& state = peers_[source];
-    const bool known = state.state == State::kOpen || state.said_hello;
-    if (state.state == State::kGone) {
-      refusal.verdict = OfiVerdict::kGone;
-    } else if (known && state.token != handshake.token) {
-      refusal.verdict = OfiVerdict::kDuplicate;
-    }
+void OfiPeers::HandleHello(const OfiNotice& notice, absl::string_view bytes) {
+  OfiHello hello;
+  if (!DecodeOfiHello(bytes, &hello)) {
+    return refusals_.Note(Refusal::kNotOurs, "somebody on the fabric", absl::StrCat("it ", Text(Refusal::kNotOurs)));
   }
-  if (refusal.verdict != OfiVerdict::kAccepted) return Refuse(source, handshake, refusal);
-  const Rank peer(static_cast<int>(source));
-  Peer& state = peers_[source];
-  if (!addresses_known()) {
-    state.said_hello = true;
-    state.token = handshake.token;
-    return;
-  }
-  if (state.state != State::kOpen) {
-    // The welcome goes first: what the links send next should not overtake it where the fabric keeps order.
-    state.token = handshake.token;
-    SendHandshake(peer, OfiKind::kWelcome);
-    BecomeOpen(peer, handshake.token);
-  }
+  if (hello.version != kOfiProtocolVersion) return RefuseVersion(notice, hello);
+  const bool repeated = std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& entry) {
+    return entry.second.exchange == notice.token && entry.second.source == notice.number;
+  });
+  if (repeated) return;
+  const uint64_t id = ++last_incoming_;
+  const absl::optional<uint64_t> crowded = half_open_.Add(id, hello.address, Deadline::Clock::now());
+  Incoming& incoming = incoming_[id];
+  incoming.exchange = notice.token;
+  incoming.source = notice.number;
+  incoming.hello = std::move(hello);
+  if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
+  if (addresses_known() && crowded != id) Welcome(id);
 }
 
-void OfiPeers::Refuse(uint32_t source, const OfiHandshake& handshake, const OfiRefusal& refusal) {
-  // As this rank sees it: the detail is for the other.
-  OfiRefusal seen = refusal;
-  if (refusal.verdict == OfiVerdict::kOtherVersion) seen.detail = handshake.version;
-  if (refusal.verdict == OfiVerdict::kOtherWorldSize) seen.detail = handshake.world_size;
-  if (refusal.verdict == OfiVerdict::kOtherChunkSize) seen.detail = handshake.chunk_bytes;
-  LOCKSTEP_LOG(kWarning) << "ofi transport: rank " << rank_ << " refuses a hello from rank " << source << ": "
-                         << RefuserText(seen, handshake, own_);
-  int index = -1;
-  if (!handshake.address.empty()) {
-    index = FindUnauthenticated(handshake.address);
-  } else if (source < peers_.size()) {
-    index = peers_[source].index;
-  }
-  if (index < 0) return;
-  OfiNotice notice;
-  notice.token = handshake.token;
-  notice.source = static_cast<uint32_t>(rank_.value());
+void OfiPeers::RefuseVersion(const OfiNotice& notice, const OfiHello& hello) {
+  const bool old = hello.version == 1;
+  const uint32_t source = old ? static_cast<uint32_t>(notice.token >> 32) : notice.number;
+  refusals_.Note(old ? Refusal::kOldProtocol : Refusal::kOtherVersion, absl::StrCat("rank ", source),
+                 absl::StrCat("it speaks version ", hello.version, " of the protocol over libfabric, this rank ",
+                              kOfiProtocolVersion));
+  if (source >= peers_.size() || peers_[source].index < 0) return;
+  // Where the old version has its two numbers.
+  const uint64_t exchange = old ? uint64_t{own_.source} << 32 | hello.old_token : notice.token;
   unsigned char bytes[kOfiRefusalBytes];
-  EncodeOfiRefusal(refusal, bytes);
-  SendTo(index, OfiNoticeTag(OfiKind::kRefused, 0), notice, bytes, sizeof(bytes));
-  refusals_.emplace_back(index, Deadline::After(connect_timeout_));
+  EncodeOfiRefusal({OfiVerdict::kOtherVersion, kOfiProtocolVersion}, bytes);
+  SendHandshake(peers_[source].index, OfiKind::kRefused, exchange,
+                {reinterpret_cast<const char*>(bytes), sizeof(bytes)});
+}
+
+void OfiPeers::Welcome(uint64_t id) {
+  Incoming& incoming = incoming_.at(id);
+  const bool known = incoming.source < peers_.size() && incoming.hello.address == addresses_[incoming.source];
+  incoming.index = known ? peers_[incoming.source].index : FindUnauthenticated(incoming.hello.address);
+  if (incoming.index < 0) return TurnAway(id, Refusal::kOtherWorld, "no rank is there, and too many like it have come");
+  incoming.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kListens, credentials_);
+  (void)incoming.channel->Start();
+  std::string plain, to_send;
+  const std::string flight = std::move(incoming.hello.flight);
+  const absl::Status status = incoming.channel->Receive(flight, &plain, &to_send);
+  SendHandshake(incoming.index, OfiKind::kWelcome, incoming.exchange, to_send);
+  if (!status.ok()) TurnAway(id, incoming.channel->refusal(), status.message());
+}
+
+void OfiPeers::HandleConfirm(const OfiNotice& notice, absl::string_view bytes) {
+  const auto found = std::find_if(incoming_.begin(), incoming_.end(), [&](const auto& entry) {
+    return entry.second.exchange == notice.token && entry.second.source == notice.number;
+  });
+  if (found == incoming_.end() || found->second.channel == nullptr) return;
+  const uint64_t id = found->first;
+  const Incoming& incoming = found->second;
+  std::string plain, to_send;
+  const absl::Status status = incoming.channel->Receive(bytes, &plain, &to_send);
+  const Refusal refused = incoming.channel->refusal();
+  if (!status.ok() && refused != Refusal::kCount) return TurnAway(id, refused, status.message());
+  OfiHandshake handshake;
+  if (!status.ok() || !incoming.channel->ready() || !DecodeOfiHandshake(plain, &handshake)) {
+    return TurnAway(id, Refusal::kBroken, absl::StrCat("it ", Text(Refusal::kBroken)));
+  }
+  OfiAnswer answer;
+  answer.refusal = Judge(handshake, incoming.source);
+  const bool accepted = answer.refusal.verdict == OfiVerdict::kAccepted;
+  if (accepted) answer.token = peers_[incoming.source].own_token;
+  incoming.channel->Send(EncodeOfiAnswer(answer), &to_send);
+  // The answer goes first: what the links send next should not overtake it where the fabric keeps order.
+  SendHandshake(incoming.index, OfiKind::kAnswer, incoming.exchange, to_send);
+  if (!accepted) return TurnAway(id, Refusal::kOtherWorld, RefuserText(answer.refusal, handshake, own_));
+  const Rank peer(static_cast<int>(incoming.source));
+  half_open_.Remove(id);
+  incoming_.erase(found);
+  if (!open(peer)) BecomeOpen(peer, handshake.token);
+}
+
+OfiRefusal OfiPeers::Judge(const OfiHandshake& handshake, uint32_t source) const {
+  const OfiRefusal refusal = CheckOfiHandshake(handshake, source, own_);
+  if (refusal.verdict != OfiVerdict::kAccepted) return refusal;
+  const Peer& state = peers_[source];
+  if (state.state == State::kGone) return {OfiVerdict::kGone, 0};
+  if (state.state == State::kOpen && state.token != handshake.token) return {OfiVerdict::kDuplicate, 0};
+  return {};
+}
+
+void OfiPeers::TurnAway(uint64_t id, Refusal refusal, absl::string_view what) {
+  const auto found = incoming_.find(id);
+  const Incoming& incoming = found->second;
+  refusals_.Note(refusal, absl::StrCat(DescribeAddress(incoming.hello.address), " (as rank ", incoming.source, ")"),
+                 what);
+  half_open_.Remove(id);
+  incoming_.erase(found);
+}
+
+void OfiPeers::GiveUp(uint64_t id, Refusal refusal) {
+  const auto found = incoming_.find(id);
+  const uint32_t source = found->second.source;
+  if (source >= peers_.size() || peers_[source].state != State::kOpen) {
+    return TurnAway(id, refusal, absl::StrCat("it ", Text(refusal)));
+  }
+  half_open_.Remove(id);
+  incoming_.erase(found);
+}
+
+void OfiPeers::HandleWelcome(Rank peer, absl::string_view bytes) {
+  const Peer& state = peers_[peer.value()];
+  std::string plain, to_send;
+  absl::Status status = state.channel->Receive(bytes, &plain, &to_send);
+  if (status.ok() && !state.channel->ready()) {
+    status = absl::PermissionDeniedError(absl::StrCat("the listener ", Text(Refusal::kBroken)));
+  }
+  if (status.ok()) state.channel->Send(EncodeOfiHandshake(HandshakeFor(peer)), &to_send);
+  if (!to_send.empty()) SendHandshake(state.index, OfiKind::kConfirm, state.exchange, to_send);
+  if (!status.ok()) BecomeGone(peer, std::move(status));
+}
+
+void OfiPeers::HandleAnswer(Rank peer, absl::string_view bytes) {
+  std::string plain, to_send;
+  const absl::Status status = peers_[peer.value()].channel->Receive(bytes, &plain, &to_send);
+  if (!status.ok()) return BecomeGone(peer, status);
+  OfiAnswer answer;
+  if (!DecodeOfiAnswer(plain, &answer)) {
+    return BecomeGone(peer, absl::PermissionDeniedError(absl::StrCat("the listener ", Text(Refusal::kBroken))));
+  }
+  if (answer.refusal.verdict == OfiVerdict::kAccepted) return BecomeOpen(peer, answer.token);
+  BecomeGone(peer, Annotate(OfiRefusalStatus(answer.refusal, HandshakeFor(peer)), "the peer refused the connection"));
 }
 
 Rank OfiPeers::RankOf(int index) const { return index < static_cast<int>(ranks_.size()) ? ranks_[index] : Rank(-1); }
@@ -305,11 +431,12 @@ int OfiPeers::FindUnauthenticated(const std::string& address) {
   return *index;
 }
 
-void OfiPeers::BecomeOpen(Rank peer, uint32_t token) {
+void OfiPeers::BecomeOpen(Rank peer, uint64_t token) {
   Peer& state = peers_[peer.value()];
   if (state.state == State::kHandshake) --handshaking_;
   state.state = State::kOpen;
   state.token = token;
+  state.channel = nullptr;
   links_->OnOpen(peer);
   while (state.early != nullptr) {
     OfiSlot* const slot = state.early;
@@ -333,6 +460,7 @@ void OfiPeers::BecomeGone(Rank peer, absl::Status status) {
   if (!std::exchange(state.gone_by, Deadline::Infinite()).infinite()) --leaving_;
   state.state = State::kGone;
   state.status = std::move(status);
+  state.channel = nullptr;
   while (state.early != nullptr) {
     OfiSlot* const slot = state.early;
     state.early = slot->next;
@@ -355,13 +483,15 @@ void OfiPeers::SendDisconnect() {
 }
 
 bool OfiPeers::Progress() {
-  if (handshaking_ == 0 && leaving_ == 0 && refusals_.empty()) return false;
+  if (handshaking_ == 0 && leaving_ == 0 && answered_.empty() && incoming_.empty()) return false;
   const auto now = Deadline::Clock::now();
   bool ended = false;
-  while (!refusals_.empty() && refusals_.front().second.passed(now)) {
-    if (RankOf(refusals_.front().first) == Rank(-1)) endpoint_->CancelRefused(refusals_.front().first);
-    refusals_.pop_front();
+  while (!answered_.empty() && answered_.front().second.passed(now)) {
+    endpoint_->CancelRefused(answered_.front().first);
+    answered_.pop_front();
   }
+  while (const absl::optional<uint64_t> id = half_open_.Expired(now)) GiveUp(*id, Refusal::kSilent);
+  if (handshaking_ == 0 && leaving_ == 0) return false;
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Rank peer(static_cast<int>(i));
     if (peers_[i].state == State::kHandshake && peers_[i].deadline.passed(now)) {

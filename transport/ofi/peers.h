@@ -1,12 +1,16 @@
 // The other ranks as an endpoint reaches them: handshakes, and the notices that travel in slots.
 //
 //   state     how it is left
-//   idle      the first Open, or the peer's hello: handshake
-//   handshake the peer's hello or welcome: open; its refusal, or no answer in time: gone
+//   idle      the first Open: handshake; a handshake that the peer began, and that fits: open
+//   handshake the peer accepts, or one that the peer began fits: open; it refuses, or no answer comes in time: gone
 //   open      its disconnect, or an error of a send to it: gone
 //   gone      never
 //
-// A hello that does not fit is refused and logged; notices that do not begin with this rank's token are dropped.
+// Peers may begin handshakes with each other at the same time. Both go on until one of them is through; since each rank has one
+// token for each peer, it does not matter which.
+//
+// What a peer has to say counts only once it has proved that it has the world's secret. Who does not is turned away, counted and
+// logged, as is one that does not fit, and nobody hears of it. So are notices that begin with no token that this rank gave away.
 
 #ifndef TRANSPORT_OFI_PEERS_H_
 #define TRANSPORT_OFI_PEERS_H_
@@ -15,6 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +33,10 @@
 #include "transport/ofi/endpoint.h"
 #include "transport/ofi/memory.h"
 #include "transport/ofi/wire.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/half_open.h"
+#include "transport/secure/refusals.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -36,10 +46,10 @@ class OfiLinks;
 // Externally synchronised.
 class OfiPeers {
  public:
-  // `own` is what this rank says of itself; its token and target are filled in here. Borrows the others. Posts
+  // `own` is what this rank says of itself; its token and target are filled in here. Borrows what there are pointers to. Posts
   // `slots` receives; status() says whether that was possible.
-  OfiPeers(OfiHandshake own, Rank rank, std::chrono::milliseconds connect_timeout, int slots, OfiEndpoint* endpoint,
-           OfiLinks* links);
+  OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono::milliseconds connect_timeout, int slots,
+           OfiEndpoint* endpoint, OfiLinks* links);
   OfiPeers(const OfiPeers&) = delete;
   OfiPeers& operator=(const OfiPeers&) = delete;
 
@@ -77,19 +87,32 @@ class OfiPeers {
   int sends_pending() const { return sends_pending_; }
   // OK, or why nothing can be sent and received any more.
   const absl::Status& status() const { return status_; }
+  // Who was turned away. Thread-safe.
+  const Refusals& refusals() const { return refusals_; }
 
  private:
   enum class State : uint8_t { kIdle, kHandshake, kOpen, kGone };
   struct Peer {
     State state = State::kIdle;
     absl::Status status;
-    int index = -1;            // at the endpoint, once its address is known
-    uint32_t token = 0;        // with which it wants to be spoken to
-    bool said_hello = false;   // it said hello before its address was known here
+    int index = -1;          // at the endpoint, once its address is known
+    uint64_t own_token = 0;  // with which it speaks to this rank
+    uint64_t token = 0;      // with which it wants to be spoken to
+    // Of the handshake that this rank began, while that is under way.
+    uint64_t exchange = 0;
+    std::unique_ptr<Channel> channel;
     OfiSlot* hello = nullptr;  // while the provider has it
-    OfiSlot* early = nullptr;  // notices that came before the welcome, in their order
+    OfiSlot* early = nullptr;  // notices that came before the answer, in their order
     Deadline deadline = Deadline::Infinite();
     Deadline gone_by = Deadline::Infinite();  // once it has disconnected
+  };
+  // A handshake that somebody else began, who says that it is rank `source`.
+  struct Incoming {
+    uint64_t exchange = 0;
+    uint32_t source = 0;
+    OfiHello hello;
+    int index = -1;                    // of where it is, at the endpoint
+    std::unique_ptr<Channel> channel;  // null until addresses are known
   };
 
   static void OnSent(OfiPost* post, const OfiCompletion& completion);
@@ -99,22 +122,38 @@ class OfiPeers {
   // True when the slot is kept.
   bool Handle(OfiSlot* slot, const OfiCompletion& completion);
   void HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes);
-  void HandleHello(uint32_t source, const OfiHandshake& handshake);
-  void Refuse(uint32_t source, const OfiHandshake& handshake, const OfiRefusal& refusal);
-  void BecomeOpen(Rank peer, uint32_t token);
+  // Of handshakes that somebody else began.
+  void HandleHello(const OfiNotice& notice, absl::string_view bytes);
+  void RefuseVersion(const OfiNotice& notice, const OfiHello& hello);
+  void Welcome(uint64_t id);
+  void HandleConfirm(const OfiNotice& notice, absl::string_view bytes);
+  OfiRefusal Judge(const OfiHandshake& handshake, uint32_t source) const;
+  void TurnAway(uint64_t id, Refusal refusal, absl::string_view what);
+  // Ends one that is not through. No matter if the two ranks have met otherwise.
+  void GiveUp(uint64_t id, Refusal refusal);
+  // Of handshakes that this rank began.
+  void HandleWelcome(Rank peer, absl::string_view bytes);
+  void HandleAnswer(Rank peer, absl::string_view bytes);
+
+  // What this rank says to this peer.
+  const OfiHandshake& HandshakeFor(Rank peer);
+  void BecomeOpen(Rank peer, uint64_t token);
   // It has disconnected: gone, once nothing can come any more that was sent before.
   void SeeOff(Rank peer);
   void BecomeGone(Rank peer, absl::Status status);
-  void SendHandshake(Rank peer, OfiKind kind);
+  // A notice of a handshake. Null when it left at once, or is not sent: those who are no ranks are not all answered.
+  OfiSlot* SendHandshake(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes);
   // To a number at the endpoint. Null when it left at once, or could not be sent.
   OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes,
                   const MessagePieces* pieces = nullptr);
-  // The endpoint number of a peer to which a refusal is sent; -1 if there are too many.
+  std::string DescribeAddress(const std::string& address) const;
+  // The endpoint number of somebody who is where no rank is known to be; -1 if there are too many.
   int FindUnauthenticated(const std::string& address);
   // Of a number at the endpoint; -1 for an unauthenticated peer.
   Rank RankOf(int index) const;
 
   const Rank rank_;
+  const Credentials credentials_;
   const std::chrono::milliseconds connect_timeout_;
   OfiEndpoint* const endpoint_;
   OfiLinks* const links_;
@@ -122,10 +161,15 @@ class OfiPeers {
   OfiSlotPool slots_;
   std::vector<Peer> peers_;
   std::vector<std::string> addresses_;
-  std::vector<Rank> ranks_;  // by number at the endpoint; -1 for unauthenticated peers
+  absl::flat_hash_map<uint64_t, Rank> tokens_;  // whose own_token it is
+  std::vector<Rank> ranks_;                     // by number at the endpoint; -1 for unauthenticated peers
   absl::flat_hash_map<std::string, int> unauthenticated_;
-  // Endpoint numbers of refused peers, and the deadline for sending the refusal.
-  std::deque<std::pair<int, Deadline>> refusals_;
+  // Endpoint numbers of unauthenticated peers that were answered, and the deadline for sending that.
+  std::deque<std::pair<int, Deadline>> answered_;
+  std::map<uint64_t, Incoming> incoming_;  // by a number that grows
+  uint64_t last_incoming_ = 0;
+  HalfOpen half_open_;  // the same
+  Refusals refusals_;
   int handshaking_ = 0;  // how many peers are in that state
   int leaving_ = 0;      // how many have disconnected and are not gone
   int sends_pending_ = 0;
