@@ -26,6 +26,7 @@
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/ofi_transport.h"
 #include "transport/ofi/wire.h"
+#include "transport/secure/credentials.h"
 #include "transport/transport.h"
 
 namespace lockstep {
@@ -35,7 +36,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-class FakeProviderTest : public TransportWorldTest<OfiTransport> {
+class FakeProviderTest : public TransportWorldTest<OfiTransport>, public testing::WithParamInterface<SecurityLevel> {
  protected:
   ~FakeProviderTest() override {
     ranks_.clear();
@@ -51,6 +52,7 @@ class FakeProviderTest : public TransportWorldTest<OfiTransport> {
     fake_ = std::make_unique<FakeProvider>(fake);
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateOfiWorld(size, "", [&](OfiTransportOptions* options) {
                                     options->api = &fake_->api();
+                                    options->credentials = OfiTestCredentials(GetParam());
                                     change(options);
                                   }));
   }
@@ -63,13 +65,16 @@ class FakeProviderTest : public TransportWorldTest<OfiTransport> {
   std::unique_ptr<FakeProvider> fake_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Levels, FakeProviderTest, testing::Values(SecurityLevel::kNone, SecurityLevel::kAuthenticate),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
 FakeProviderOptions RegistersAll() {
   FakeProviderOptions fake;
   fake.mr_mode = kFakeRegistersAll;
   return fake;
 }
 
-TEST_F(FakeProviderTest, MemoryIsRegisteredForAMessageOrUntilItIsDeregistered) {
+TEST_P(FakeProviderTest, MemoryIsRegisteredForAMessageOrUntilItIsDeregistered) {
   Create(2, RegistersAll());
   const std::vector<unsigned char> data = TestPayload(100'000, 1);
   std::vector<unsigned char> target(data.size());
@@ -93,7 +98,7 @@ TEST_F(FakeProviderTest, MemoryIsRegisteredForAMessageOrUntilItIsDeregistered) {
   EXPECT_TRUE(target == data);
 }
 
-TEST_F(FakeProviderTest, ARegistrationThatIsRefusedFailsTheMessageOnly) {
+TEST_P(FakeProviderTest, ARegistrationThatIsRefusedFailsTheMessageOnly) {
   Create(2, RegistersAll());
   const std::vector<unsigned char> data = TestPayload(10'000, 1);
   std::vector<unsigned char> target(data.size());
@@ -107,7 +112,7 @@ TEST_F(FakeProviderTest, ARegistrationThatIsRefusedFailsTheMessageOnly) {
   EXPECT_THAT(Exchange("y", target.data(), 1), IsOk()) << "another channel";
 }
 
-TEST_F(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMemoryIsRegistered) {
+TEST_P(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMemoryIsRegistered) {
   for (const bool registers : {false, true}) {
     for (const auto& [limit, pieces] : {std::pair(1, 1), std::pair(2, 2), std::pair(4, 4), std::pair(64, 8)}) {
       FakeProviderOptions fake = registers ? RegistersAll() : FakeProviderOptions();
@@ -120,7 +125,7 @@ TEST_F(FakeProviderTest, AMessageLiesInAsManyPiecesAsTheProviderTakesUnlessItsMe
 }
 
 // Whatever stands before and behind it in the name.
-TEST_F(FakeProviderTest, WhatRxmSendsLiesInOnePlace) {
+TEST_P(FakeProviderTest, WhatRxmSendsLiesInOnePlace) {
   for (const char* name : {"fake;ofi_rxm", "fake;ofi_rxm;ofi_hook_perf"}) {
     FakeProviderOptions fake;
     fake.name = name;
@@ -131,7 +136,7 @@ TEST_F(FakeProviderTest, WhatRxmSendsLiesInOnePlace) {
 }
 
 // The provider has it when its receiver gives it up, and the list of its pieces goes before it comes back.
-TEST_F(FakeProviderTest, AMessageInPiecesThatItsReceiverGaveUpIsLetGo) {
+TEST_P(FakeProviderTest, AMessageInPiecesThatItsReceiverGaveUpIsLetGo) {
   Create(2, {});
   const std::vector<unsigned char> data = TestPayload(100'000, 1);
   std::vector<unsigned char> target(data.size());
@@ -159,7 +164,7 @@ TEST_F(FakeProviderTest, AMessageInPiecesThatItsReceiverGaveUpIsLetGo) {
   EXPECT_TRUE(target == data);
 }
 
-TEST_F(FakeProviderTest, MessagesBringTheirOrderAlong) {
+TEST_P(FakeProviderTest, MessagesBringTheirOrderAlong) {
   FakeProviderOptions fake;
   fake.scramble = true;
   fake.refusals = 1;
@@ -185,7 +190,7 @@ TEST_F(FakeProviderTest, MessagesBringTheirOrderAlong) {
   EXPECT_TRUE(received == sent);
 }
 
-TEST_F(FakeProviderTest, ADisconnectThatOvertakesAMessageLosesNothing) {
+TEST_P(FakeProviderTest, ADisconnectThatOvertakesAMessageLosesNothing) {
   FakeProviderOptions fake;
   fake.scramble = true;
   for (int round = 0; round < 20; ++round) {
@@ -208,7 +213,7 @@ TEST_F(FakeProviderTest, ADisconnectThatOvertakesAMessageLosesNothing) {
 }
 
 // A sender is done with what has left, and may end the channel before the receiver has looked.
-TEST_F(FakeProviderTest, TheEndOfAChannelLosesNothingThatWasSentBefore) {
+TEST_P(FakeProviderTest, TheEndOfAChannelLosesNothingThatWasSentBefore) {
   for (const bool scramble : {false, true}) {
     for (int round = 0; round < 20; ++round) {
       FakeProviderOptions fake;
@@ -241,7 +246,7 @@ TEST_F(FakeProviderTest, TheEndOfAChannelLosesNothingThatWasSentBefore) {
   }
 }
 
-TEST_F(FakeProviderTest, AShortExchangeIsOverAtOnceAndALongOneIsLeftToOperations) {
+TEST_P(FakeProviderTest, AShortExchangeIsOverAtOnceAndALongOneIsLeftToOperations) {
   Create(2, FakeProviderOptions());
   ASSERT_THAT(Exchange("x", std::vector<char>(1).data(), 1), IsOk());
   const auto exchange = [&](int self, const std::vector<unsigned char>& data, std::vector<unsigned char>* target) {
@@ -265,7 +270,7 @@ TEST_F(FakeProviderTest, AShortExchangeIsOverAtOnceAndALongOneIsLeftToOperations
   EXPECT_EQ(exchange(0, TestPayload(kOfiEagerBytesMax + 1, 1), &target), Transport::Exchanged::kNothing);
 }
 
-TEST_F(FakeProviderTest, AnExchangeIsLeftToOperationsWhereOneIsUnderWay) {
+TEST_P(FakeProviderTest, AnExchangeIsLeftToOperationsWhereOneIsUnderWay) {
   Create(2, FakeProviderOptions());
   ASSERT_THAT(Exchange("x", std::vector<char>(1).data(), 1), IsOk());
   unsigned char bytes[8] = {};
@@ -277,7 +282,7 @@ TEST_F(FakeProviderTest, AnExchangeIsLeftToOperationsWhereOneIsUnderWay) {
   EXPECT_EQ(rank(0)->Exchange(Rank(0), 0, TestEnvelope(1), bytes, {bytes, 8}, 1), Transport::Exchanged::kNothing);
 }
 
-TEST_F(FakeProviderTest, SizesAroundEveryLimit) {
+TEST_P(FakeProviderTest, SizesAroundEveryLimit) {
   FakeProviderOptions fake;
   fake.message_bytes_max = 20'000;
   Create(2, fake);
@@ -292,7 +297,7 @@ TEST_F(FakeProviderTest, SizesAroundEveryLimit) {
   }
 }
 
-TEST_F(FakeProviderTest, APeerThatDoesNotAnswerIsUnavailable) {
+TEST_P(FakeProviderTest, APeerThatDoesNotAnswerIsUnavailable) {
   Create(2, {}, [](OfiTransportOptions* options) { options->connect_timeout = std::chrono::milliseconds(50); });
   fake_->Stop(fake_->addresses()[1]);
   TestOperation send, later;
@@ -305,7 +310,7 @@ TEST_F(FakeProviderTest, APeerThatDoesNotAnswerIsUnavailable) {
 }
 
 // The peer has asked for a message, part of which is under way to it, when it stops: its memory cannot be had back.
-TEST_F(FakeProviderTest, AbortOfAChannelWhosePeerStoppedEndsTheTransport) {
+TEST_P(FakeProviderTest, AbortOfAChannelWhosePeerStoppedEndsTheTransport) {
   Create(3, {}, [](OfiTransportOptions* options) { options->drain_timeout = std::chrono::milliseconds(50); });
   const std::vector<unsigned char> data = TestPayload(1 << 20, 1);
   std::vector<unsigned char> target(data.size());
@@ -326,7 +331,7 @@ TEST_F(FakeProviderTest, AbortOfAChannelWhosePeerStoppedEndsTheTransport) {
 }
 
 // The peer has closed one channel before, and its memory does not come back either: that is found first.
-TEST_F(FakeProviderTest, AbortOfAChannelCompletesItsOperationsWhoeverFindsThatAPeerDoesNotMove) {
+TEST_P(FakeProviderTest, AbortOfAChannelCompletesItsOperationsWhoeverFindsThatAPeerDoesNotMove) {
   constexpr std::chrono::milliseconds kDrain(1000);  // not over before the test says so
   Create(2, {}, [&](OfiTransportOptions* options) { options->drain_timeout = kDrain; });
   const std::vector<unsigned char> data(4);
@@ -351,7 +356,7 @@ TEST_F(FakeProviderTest, AbortOfAChannelCompletesItsOperationsWhoeverFindsThatAP
 }
 
 // As ranks that share memory are told of such things in two ways, of which the peer's word may be the faster.
-TEST_F(FakeProviderTest, AMessageThatWasReceivedBeforeTheChannelEndedWasSent) {
+TEST_P(FakeProviderTest, AMessageThatWasReceivedBeforeTheChannelEndedWasSent) {
   FakeProviderOptions fake;
   fake.silent = true;
   Create(2, fake);
@@ -373,7 +378,7 @@ TEST_F(FakeProviderTest, AMessageThatWasReceivedBeforeTheChannelEndedWasSent) {
 }
 
 // Both give the channel up while pieces are under way; other channels go on.
-TEST_F(FakeProviderTest, AbortsInTheMiddleOfAMessageLeaveTheOtherChannels) {
+TEST_P(FakeProviderTest, AbortsInTheMiddleOfAMessageLeaveTheOtherChannels) {
   for (int first : {0, 1}) {
     Create(2, {});
     const std::vector<unsigned char> data = TestPayload(8 << 20, 1);
@@ -400,7 +405,7 @@ TEST_F(FakeProviderTest, AbortsInTheMiddleOfAMessageLeaveTheOtherChannels) {
   }
 }
 
-TEST_F(FakeProviderTest, APieceThatTheProviderGivesUpIsAnError) {
+TEST_P(FakeProviderTest, APieceThatTheProviderGivesUpIsAnError) {
   Create(2, {});
   std::vector<unsigned char> target(100'000);
   const std::vector<unsigned char> data = TestPayload(target.size(), 1);
@@ -414,7 +419,7 @@ TEST_F(FakeProviderTest, APieceThatTheProviderGivesUpIsAnError) {
   EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("given up by the provider")));
 }
 
-TEST_F(FakeProviderTest, AMessageThatItsReceiverGaveUpKeepsItsRegistration) {
+TEST_P(FakeProviderTest, AMessageThatItsReceiverGaveUpKeepsItsRegistration) {
   Create(2, RegistersAll());
   std::vector<unsigned char> target(100'000);
   const std::vector<unsigned char> data = TestPayload(target.size(), 1);
@@ -431,7 +436,7 @@ TEST_F(FakeProviderTest, AMessageThatItsReceiverGaveUpKeepsItsRegistration) {
   rank(0)->Abort(absl::CancelledError("over"));
 }
 
-TEST_F(FakeProviderTest, AForkedChildClosesNoRegistrationOfItsParents) {
+TEST_P(FakeProviderTest, AForkedChildClosesNoRegistrationOfItsParents) {
   Create(2, RegistersAll());
   std::vector<unsigned char> target(100'000);
   ASSERT_THAT(Exchange("x", target.data(), 1), IsOk());
@@ -449,7 +454,7 @@ TEST_F(FakeProviderTest, AForkedChildClosesNoRegistrationOfItsParents) {
 }
 
 // Many receives wait, and few fit the provider: what lets others move still does.
-TEST_F(FakeProviderTest, NoticesPassWhereReceivesFillTheQueue) {
+TEST_P(FakeProviderTest, NoticesPassWhereReceivesFillTheQueue) {
   FakeProviderOptions fake;
   fake.queue = 32;
   Create(2, fake, [](OfiTransportOptions* options) { options->piece_bytes = 1 << 10; });
@@ -474,7 +479,7 @@ TEST_F(FakeProviderTest, NoticesPassWhereReceivesFillTheQueue) {
   for (const auto& target : targets) EXPECT_TRUE(target == data);
 }
 
-TEST_F(FakeProviderTest, AnErrorOfTheEndpointEndsTheTransportWithTheProvidersWords) {
+TEST_P(FakeProviderTest, AnErrorOfTheEndpointEndsTheTransportWithTheProvidersWords) {
   Create(2, {});
   std::vector<unsigned char> target(4);
   ASSERT_THAT(Exchange("1234", target.data(), 4), IsOk());

@@ -15,17 +15,19 @@
 #include "transport/ofi/fake_provider.h"
 #include "transport/ofi/ofi_testing.h"
 #include "transport/ofi/ofi_transport.h"
+#include "transport/secure/credentials.h"
 
 namespace lockstep {
 namespace {
 
 TransportFactory Real(const std::string& name, const std::string& provider, uint32_t piece_bytes, size_t staging_bytes,
-                      size_t staging_pieces) {
+                      size_t staging_pieces, SecurityLevel level = SecurityLevel::kNone) {
   return {name, [=](int size) {
             return UnavailableIfNotFound(CreateConnectedOfiWorld(size, provider, [&](OfiTransportOptions* options) {
               options->piece_bytes = piece_bytes;
               options->staging_bytes = staging_bytes;
               options->staging_pieces = staging_pieces;
+              options->credentials = OfiTestCredentials(level);
             }));
           }};
 }
@@ -34,20 +36,25 @@ INSTANTIATE_TEST_SUITE_P(Ofi, TransportConformance,
                          testing::Values(Real("TcpRxm", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16),
                                          // Many pieces of every message, and too little room for reductions.
                                          Real("TcpRxmSmallPieces", "tcp;ofi_rxm", 10'000, 4096, 2),
+                                         Real("TcpRxmAuthenticate", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16,
+                                              SecurityLevel::kAuthenticate),
                                          Real("NetRxm", "net;ofi_rxm", 1 << 20, 256 << 10, 16)),
                          TransportFactoryName);
 
 // Of the test that runs: replaced by the next one, when the transports of the last are gone.
 std::unique_ptr<FakeProvider> fake_provider;
 
-TransportFactory Fake(const std::string& name, const std::function<void(FakeProviderOptions*)>& change) {
+TransportFactory Fake(const std::string& name, const std::function<void(FakeProviderOptions*)>& change,
+                      SecurityLevel level = SecurityLevel::kNone) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             fake_provider = nullptr;
             FakeProviderOptions fake;
             change(&fake);
             fake_provider = std::make_unique<FakeProvider>(fake);
-            return CreateConnectedOfiWorld(size, "",
-                                           [](OfiTransportOptions* options) { options->api = &fake_provider->api(); });
+            return CreateConnectedOfiWorld(size, "", [level](OfiTransportOptions* options) {
+              options->api = &fake_provider->api();
+              options->credentials = OfiTestCredentials(level);
+            });
           }};
 }
 
@@ -94,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Fake, TransportConformance,
                          testing::Values(Fake("RegistersAll", RegistersAll),
                                          Fake("BindsRegistrations", BindsRegistrations),
                                          Fake("RefusesOften", RefusesOften),
+                                         Fake("RefusesOftenAuthenticate", RefusesOften, SecurityLevel::kAuthenticate),
                                          Fake("SendsLittleAhead", SendsLittleAhead)),
                          TransportFactoryName);
 

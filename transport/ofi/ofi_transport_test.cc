@@ -38,70 +38,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 constexpr char kProvider[] = "tcp;ofi_rxm";
 
 // The provider's own part of an address.
 std::string NameOf(const std::string& address) { return absl::HexStringToBytes(address.substr(address.find(' ') + 1)); }
-
-// An endpoint that is no rank's.
-class UnauthenticatedPeer {
- public:
-  UnauthenticatedPeer() {
-    OfiRequest request;
-    request.provider = kProvider;
-    request.address = OfiTestAddress();
-    endpoint_ = *OfiEndpoint::Create(*Ofi(), std::move(FindProvider(**Ofi(), request)->info));
-    heard_.complete = [](OfiPost* post, const OfiCompletion& completion) {
-      static_cast<Post*>(post)->done = true;
-      static_cast<Post*>(post)->tag_seen = completion.tag;
-    };
-    heard_.kind = OfiPost::Kind::kReceive;
-    heard_.ignore = kOfiNoticeIgnore;
-    heard_.buffer = heard_.memory;
-    heard_.bytes = sizeof(heard_.memory);
-    endpoint_->Post(&heard_);
-  }
-
-  std::string address() const { return std::string(kProvider) + " " + absl::BytesToHexString(endpoint_->address()); }
-
-  void Say(const std::string& address, uint64_t tag, const std::string& bytes) {
-    if (peer_ < 0) peer_ = *endpoint_->AddPeer(NameOf(address));
-    Post& post = said_.emplace_back();
-    bytes.copy(reinterpret_cast<char*>(post.memory), bytes.size());
-    post.complete = [](OfiPost* one, const OfiCompletion& completion) {
-      static_cast<Post*>(one)->done = true;
-      EXPECT_THAT(completion.status, IsOk());
-    };
-    post.peer = peer_;
-    post.buffer = post.memory;
-    post.bytes = bytes.size();
-    post.tag = tag;
-    endpoint_->Post(&post);
-  }
-  bool said_all() {
-    endpoint_->Poll();
-    return std::all_of(said_.begin(), said_.end(), [](const Post& post) { return post.done; });
-  }
-  bool heard() {
-    endpoint_->Poll();
-    return heard_.done;
-  }
-  uint64_t tag() const { return heard_.tag_seen; }
-  const unsigned char* bytes() const { return heard_.memory; }
-
- private:
-  struct Post : OfiPost {
-    unsigned char memory[32 << 10] = {};
-    bool done = false;
-    uint64_t tag_seen = 0;
-  };
-  std::unique_ptr<OfiEndpoint> endpoint_;
-  int peer_ = -1;
-  Post heard_;
-  std::deque<Post> said_;
-};
 
 class OfiTransportTest : public TransportWorldTest<OfiTransport> {
  protected:
@@ -137,6 +80,7 @@ TEST_F(OfiTransportTest, TellsItsProviderAndWhyNoOther) {
   EXPECT_EQ(rank(0)->agreed(), kProvider);
   EXPECT_THAT(rank(0)->address(), MatchesRegex("tcp;ofi_rxm [0-9a-f]+"));
   EXPECT_THAT(rank(0)->DescribePeer(Rank(1)), MatchesRegex("ofi tcp;ofi_rxm 127\\.0\\.0\\.1:[0-9]+"));
+  EXPECT_THAT(rank(0)->DescribeChoice(), Not(HasSubstr("protected")));
   EXPECT_THAT(rank(0)->DescribeChoice(), AllOf(testing::StartsWith("providers of libfabric:\ntcp;ofi_rxm "),
                                                HasSubstr(" 127.0.0.1: chosen\n"), HasSubstr(": is not ")));
 }
@@ -213,31 +157,10 @@ TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
   ExpectExchange(1, 0, 3);
 }
 
-TEST_F(OfiTransportTest, AnotherVersionIsToldOurs) {
-  if (!Create(1)) return;
-  UnauthenticatedPeer outsider;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto self, OfiTransport::Create(OfiTestOptions(0, 2, kProvider)));
-  ASSERT_THAT(self->SetPeers({self->address(), outsider.address()}), IsOk());
-  OfiHandshake handshake;
-  handshake.version = 9;
-  handshake.token = 4711;
-  OfiNotice notice;
-  notice.source = 1;
-  std::string hello(kOfiNoticeBytes, '\0');
-  EncodeOfiNotice(notice, reinterpret_cast<unsigned char*>(&hello[0]));
-  outsider.Say(self->address(), OfiNoticeTag(OfiKind::kHello, 0), hello + EncodeOfiHandshake(handshake));
-  ASSERT_TRUE(Drive({self.get()}, [&] { return outsider.heard(); }));
-  EXPECT_EQ(OfiKindOf(outsider.tag()), OfiKind::kRefused);
-  EXPECT_EQ(DecodeOfiNotice(outsider.bytes()).token, 4711u);
-  const OfiRefusal refusal = DecodeOfiRefusal(outsider.bytes() + kOfiNoticeBytes);
-  EXPECT_EQ(refusal.verdict, OfiVerdict::kOtherVersion);
-  EXPECT_EQ(refusal.detail, kOfiProtocolVersion);
-}
-
 TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
   if (!Create(2)) return;
   ExpectExchange(0, 1);
-  UnauthenticatedPeer outsider;
+  OfiOutsider outsider(*Ofi(), kProvider);
   const std::vector<unsigned char> noise = TestPayload(20'000, 1);
   const std::string bytes(noise.begin(), noise.end());
   std::vector<unsigned char> target(16, 0xab);

@@ -3,10 +3,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {
@@ -15,15 +15,22 @@ using ::testing::HasSubstr;
 
 OfiHandshake AHandshake() {
   OfiHandshake handshake;
-  handshake.token = 0x12345678;
+  handshake.token = 0x123456789abcdef0;
+  handshake.source = 1;
   handshake.world_size = 4;
   handshake.target = 2;
   handshake.chunk_bytes = 1 << 18;
   handshake.world_id = 0x1122334455667788;
   handshake.job_id = "job";
   handshake.provider = "tcp;ofi_rxm";
-  handshake.address = std::string("\0\1\2", 3);
   return handshake;
+}
+
+OfiHandshake Own() {
+  OfiHandshake own = AHandshake();
+  own.source = 2;
+  own.target = 1;
+  return own;
 }
 
 TEST(OfiWire, TagsTellPiecesFromNotices) {
@@ -38,8 +45,7 @@ TEST(OfiWire, TagsTellPiecesFromNotices) {
 
 TEST(OfiWire, NoticesAndGrantsComeBack) {
   OfiNotice notice;
-  notice.token = 1;
-  notice.source = 2;
+  notice.token = 0x8000000000000001;
   notice.number = 0xfffffffe;
   notice.expected = 4;
   notice.envelope.front() = 5;
@@ -47,8 +53,7 @@ TEST(OfiWire, NoticesAndGrantsComeBack) {
   unsigned char bytes[kOfiNoticeBytes];
   EncodeOfiNotice(notice, bytes);
   const OfiNotice again = DecodeOfiNotice(bytes);
-  EXPECT_EQ(again.token, 1u);
-  EXPECT_EQ(again.source, 2u);
+  EXPECT_EQ(again.token, 0x8000000000000001);
   EXPECT_EQ(again.number, 0xfffffffe);
   EXPECT_EQ(again.expected, 4u);
   EXPECT_EQ(again.envelope, notice.envelope);
@@ -63,16 +68,49 @@ TEST(OfiWire, NoticesAndGrantsComeBack) {
   EXPECT_EQ(grant.pieces, 7u);
 }
 
+TEST(OfiWire, HellosComeBack) {
+  OfiHello hello;
+  hello.address = std::string("\0\1\2", 3);
+  hello.flight = "flight";
+  const std::string whole = EncodeOfiHello(hello);
+  OfiHello again;
+  ASSERT_TRUE(DecodeOfiHello(whole, &again));
+  EXPECT_EQ(again.version, kOfiProtocolVersion);
+  EXPECT_EQ(again.address, hello.address);
+  EXPECT_EQ(again.flight, hello.flight);
+  for (size_t bytes = 0; bytes < whole.size() - hello.flight.size(); ++bytes) {
+    EXPECT_FALSE(DecodeOfiHello(whole.substr(0, bytes), &again)) << bytes;
+  }
+  std::string other = whole;
+  other[0] ^= 1;
+  EXPECT_FALSE(DecodeOfiHello(other, &again)) << "the magic";
+  hello.address.resize(kOfiAddressBytesMax + 1);
+  EXPECT_FALSE(DecodeOfiHello(EncodeOfiHello(hello), &again));
+}
+
+TEST(OfiWire, AHelloOfAnotherVersionTellsItsVersion) {
+  std::string bytes;
+  AppendLittleEndian(&bytes, kOfiMagic, uint32_t{1}, uint32_t{4711});
+  OfiHello hello;
+  ASSERT_TRUE(DecodeOfiHello(bytes + std::string(36, '\0'), &hello));
+  EXPECT_EQ(hello.version, 1u);
+  EXPECT_EQ(hello.old_token, 4711u);
+  bytes[4] = 9;
+  ASSERT_TRUE(DecodeOfiHello(bytes, &hello));
+  EXPECT_EQ(hello.version, 9u);
+  EXPECT_EQ(hello.address + hello.flight, "");
+}
+
 TEST(OfiWire, HandshakesComeBack) {
   const OfiHandshake handshake = AHandshake();
   OfiHandshake again;
   ASSERT_TRUE(DecodeOfiHandshake(EncodeOfiHandshake(handshake), &again));
   EXPECT_EQ(again.token, handshake.token);
   EXPECT_EQ(again.world_id, handshake.world_id);
+  EXPECT_EQ(again.source, handshake.source);
   EXPECT_EQ(again.job_id, handshake.job_id);
   EXPECT_EQ(again.provider, handshake.provider);
-  EXPECT_EQ(again.address, handshake.address);
-  EXPECT_EQ(CheckOfiHandshake(again, 1, handshake, Rank(2)).verdict, OfiVerdict::kAccepted);
+  EXPECT_EQ(CheckOfiHandshake(again, 1, Own()).verdict, OfiVerdict::kAccepted);
 }
 
 TEST(OfiWire, WhatIsNoHandshakeIsNone) {
@@ -82,23 +120,21 @@ TEST(OfiWire, WhatIsNoHandshakeIsNone) {
     EXPECT_FALSE(DecodeOfiHandshake(whole.substr(0, bytes), &handshake)) << bytes;
   }
   EXPECT_FALSE(DecodeOfiHandshake(whole + "x", &handshake));
-  std::string other = whole;
-  other[0] ^= 1;
-  EXPECT_FALSE(DecodeOfiHandshake(other, &handshake)) << "the magic";
   // Lengths whose sum overflows 32 bits.
-  other = whole;
+  std::string other = whole;
   for (int i = 32; i < 40; ++i) other[i] = '\xff';
   EXPECT_FALSE(DecodeOfiHandshake(other, &handshake));
 }
 
-TEST(OfiWire, AHandshakeOfAnotherVersionTellsItsVersionAndToken) {
-  std::string bytes = EncodeOfiHandshake(AHandshake());
-  bytes[4] = 9;
-  OfiHandshake handshake;
-  ASSERT_TRUE(DecodeOfiHandshake(bytes, &handshake));
-  EXPECT_EQ(handshake.version, 9u);
-  EXPECT_EQ(handshake.token, AHandshake().token);
-  EXPECT_EQ(handshake.job_id, "");
+TEST(OfiWire, AnswersComeBack) {
+  const std::string whole = EncodeOfiAnswer({{OfiVerdict::kOtherRank, uint64_t{1} << 40}, uint64_t{1} << 63});
+  OfiAnswer answer;
+  ASSERT_TRUE(DecodeOfiAnswer(whole, &answer));
+  EXPECT_EQ(answer.refusal.verdict, OfiVerdict::kOtherRank);
+  EXPECT_EQ(answer.refusal.detail, uint64_t{1} << 40);
+  EXPECT_EQ(answer.token, uint64_t{1} << 63);
+  EXPECT_FALSE(DecodeOfiAnswer(whole.substr(1), &answer));
+  EXPECT_FALSE(DecodeOfiAnswer(whole + "x", &answer));
 }
 
 TEST(OfiWire, HandshakesThatDoNotFitAreRefusedWithTheReason) {
@@ -108,28 +144,32 @@ TEST(OfiWire, HandshakesThatDoNotFitAreRefusedWithTheReason) {
     OfiVerdict verdict;
     const char* message;
   };
-  const OfiHandshake own = AHandshake();
   for (const Case& c : {
-           Case{[](OfiHandshake* g) { g->version = 2; }, 1, OfiVerdict::kOtherVersion, "version 1 of the protocol"},
            Case{[](OfiHandshake* g) { g->job_id = "x"; }, 1, OfiVerdict::kOtherJob, "another job than"},
            Case{[](OfiHandshake* g) { g->world_id = 1; }, 1, OfiVerdict::kOtherWorld, "another world of job"},
            Case{[](OfiHandshake* g) { g->world_size = 3; }, 1, OfiVerdict::kOtherWorldSize, "has 4 ranks, not 3"},
            Case{[](OfiHandshake* g) { g->target = 3; }, 1, OfiVerdict::kOtherRank, "it is rank 2, not 3"},
-           Case{[](OfiHandshake*) {}, 2, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no handshake"},
-           Case{[](OfiHandshake*) {}, 4, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no handshake"},
+           Case{[](OfiHandshake* g) { g->source = 2; }, 2, OfiVerdict::kNoSuchRank,
+                "in a world of 4 ranks and expects no"},
+           Case{[](OfiHandshake* g) { g->source = 4; }, 4, OfiVerdict::kNoSuchRank,
+                "in a world of 4 ranks and expects no"},
+           Case{[](OfiHandshake*) {}, 3, OfiVerdict::kNoSuchRank, "in a world of 4 ranks and expects no"},
            Case{[](OfiHandshake* g) { g->chunk_bytes = 64; }, 1, OfiVerdict::kOtherChunkSize,
                 "262144 bytes, this rank"},
            Case{[](OfiHandshake* g) { g->provider = "efa"; }, 1, OfiVerdict::kOtherProvider, "provider than efa"},
        }) {
-    OfiHandshake handshake = own;
+    OfiHandshake handshake = AHandshake();
     c.change(&handshake);
-    const OfiRefusal refusal = CheckOfiHandshake(handshake, c.source, own, Rank(2));
+    const OfiRefusal refusal = CheckOfiHandshake(handshake, c.source, Own());
     EXPECT_EQ(refusal.verdict, c.verdict) << c.message;
     unsigned char bytes[kOfiRefusalBytes];
     EncodeOfiRefusal(refusal, bytes);
     EXPECT_THAT(OfiRefusalStatus(DecodeOfiRefusal(bytes), handshake),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(c.message)));
   }
+  const OfiHandshake own = Own();
+  EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kOtherVersion, 7}, own),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 7 of the protocol, this rank 2")));
   EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kDuplicate, 0}, own),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("claimed by two processes")));
   EXPECT_THAT(OfiRefusalStatus({OfiVerdict::kGone, 0}, own),
