@@ -151,7 +151,9 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
     }
     if (result == "0") return answered;
   }
-  return fail(absl::UnavailableError(absl::StrCat(attempt, ": the launcher answers '", Clipped(*text), "'")));
+  // A value may be the job's secret.
+  const absl::string_view shown = absl::string_view(*text).substr(0, text->find("value="));
+  return fail(absl::UnavailableError(absl::StrCat(attempt, ": the launcher answers '", Clipped(shown), "'")));
 }
 
 absl::Status PmiExchange::Send(ExchangeKind form, const std::string& message, Deadline deadline) {

@@ -23,6 +23,7 @@ using Code = absl::StatusCode;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kSilence[] = "silence";
 
@@ -115,6 +116,12 @@ TEST(Pmi, SaysThatRankZeroHasPutNothing) {
   EXPECT_THAT(one.exchange().Get("k", Soon()), StatusIs(Code::kUnavailable, HasSubstr("key_k_not_found")));
   Launcher two(ExchangeKind::kPmi2, {Framed("cmd=kvs-get-response;rc=0;found=FALSE;")});
   EXPECT_THAT(two.exchange().Get("k", Soon()), StatusIs(Code::kUnavailable, "PMI-2: rank 0 has put no k"));
+}
+
+TEST(Pmi, NoErrorShowsAValue) {
+  Launcher launcher(ExchangeKind::kPmi1, {"cmd=get_result rc=3 value=secret\n"});
+  EXPECT_THAT(launcher.exchange().Get("k", Soon()),
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("rc=3"), Not(HasSubstr("secret")))));
 }
 
 TEST(Pmi, RefusesAnswersThatMakeNoSense) {

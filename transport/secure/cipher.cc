@@ -1,27 +1,23 @@
 #include "transport/secure/cipher.h"
 
-#include <openssl/crypto.h>
-
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "transport/secure/cipher_backends.h"
+#include "transport/secure/openssl.h"
 
 namespace lockstep {
 
 absl::StatusOr<std::string> CipherBackendVersion(CipherBackend backend) {
-  if (backend == CipherBackend::kOpenSsl) {
-    return absl::StrCat("OpenSSL ", OpenSSL_version(OPENSSL_VERSION_STRING));
-  }
+  if (backend == CipherBackend::kOpenSsl) return OpenSslVersion();
   LOCKSTEP_ASSIGN_OR_RETURN(const IpsecMbLibrary* const library, TheIpsecMb());
   return library->VersionName();
 }
 
 absl::StatusOr<std::unique_ptr<RecordCipher>> RecordCipher::Create(CipherBackend backend, CipherMode mode,
-                                                                   const DirectionKey& key, OSSL_LIB_CTX* context) {
-  if (backend == CipherBackend::kOpenSsl) return NewOpenSslCipher(mode, key, context);
+                                                                   const DirectionKey& key) {
+  if (backend == CipherBackend::kOpenSsl) return NewOpenSslCipher(mode, key);
   LOCKSTEP_ASSIGN_OR_RETURN(const IpsecMbLibrary* const library, TheIpsecMb());
   return NewIpsecMbCipher(*library, mode, key);
 }

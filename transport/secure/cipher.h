@@ -16,9 +16,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-// OpenSSL's, of which NULL is the process's default.
-typedef struct ossl_lib_ctx_st OSSL_LIB_CTX;
-
 namespace lockstep {
 
 enum class CipherMode {
@@ -56,7 +53,7 @@ class RecordCipher {
   // ERRORS  UNAVAILABLE  why the backend cannot be used
   //         INTERNAL     OpenSSL refuses the cipher
   static absl::StatusOr<std::unique_ptr<RecordCipher>> Create(CipherBackend backend, CipherMode mode,
-                                                              const DirectionKey& key, OSSL_LIB_CTX* context = nullptr);
+                                                              const DirectionKey& key);
 
   virtual ~RecordCipher() = default;
   RecordCipher(const RecordCipher&) = delete;

@@ -13,8 +13,7 @@
 namespace lockstep {
 
 // INTERNAL tells OpenSSL's error.
-absl::StatusOr<std::unique_ptr<RecordCipher>> NewOpenSslCipher(CipherMode mode, const DirectionKey& key,
-                                                               OSSL_LIB_CTX* context);
+absl::StatusOr<std::unique_ptr<RecordCipher>> NewOpenSslCipher(CipherMode mode, const DirectionKey& key);
 
 // Borrows the library.
 std::unique_ptr<RecordCipher> NewIpsecMbCipher(const IpsecMbLibrary& library, CipherMode mode, const DirectionKey& key);

@@ -102,7 +102,7 @@ absl::Status CompareWithOpenSsl(const IpsecMbLibrary& library) {
   for (size_t i = 0; i < key.key.size(); ++i) key.key[i] = static_cast<unsigned char>(i * 37 + 11);
   for (size_t i = 0; i < key.nonce_base.size(); ++i) key.nonce_base[i] = static_cast<unsigned char>(i * 59 + 3);
   for (const CipherMode mode : {CipherMode::kAuthenticate, CipherMode::kEncrypt}) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RecordCipher> openssl, NewOpenSslCipher(mode, key, nullptr));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RecordCipher> openssl, NewOpenSslCipher(mode, key));
     const std::unique_ptr<RecordCipher> ipsec_mb = NewIpsecMbCipher(library, mode, key);
     for (const size_t bytes : kLengths) {
       Agreement agreement(mode, bytes);

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "transport/secure/cipher.h"
 #include "transport/secure/cipher_backends.h"
+#include "transport/secure/openssl.h"
 
 namespace lockstep {
 namespace {
@@ -65,9 +66,8 @@ class OpenSslCipher final : public RecordCipher {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RecordCipher>> NewOpenSslCipher(CipherMode mode, const DirectionKey& key,
-                                                               OSSL_LIB_CTX* context) {
-  const std::unique_ptr<EVP_CIPHER, Free> cipher(EVP_CIPHER_fetch(context, "AES-256-GCM", nullptr));
+absl::StatusOr<std::unique_ptr<RecordCipher>> NewOpenSslCipher(CipherMode mode, const DirectionKey& key) {
+  const std::unique_ptr<EVP_CIPHER, Free> cipher(EVP_CIPHER_fetch(OpenSslLibrary(), "AES-256-GCM", nullptr));
   std::unique_ptr<EVP_CIPHER_CTX, Free> state(EVP_CIPHER_CTX_new());
   if (cipher == nullptr || state == nullptr ||
       EVP_CipherInit_ex2(state.get(), cipher.get(), key.key.data(), key.nonce_base.data(), 1, nullptr) != 1) {

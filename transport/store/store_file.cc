@@ -65,12 +65,12 @@ absl::Status CheckTrust(int file, const std::string& path) {
   if (fstat(file, &status) != 0) return ErrnoStatus(errno, "fstat");
   if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError("not a regular file");
   const bool trusted_owner = status.st_uid == geteuid() || status.st_uid == 0;
-  if (trusted_owner && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return absl::OkStatus();
+  if (trusted_owner && (status.st_mode & (S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH)) == 0) return absl::OkStatus();
   const std::string what =
       absl::StrFormat("the file is of user %d and has mode %04o", status.st_uid, status.st_mode & 07777);
   if (trusted_owner) {
     return absl::PermissionDeniedError(
-        absl::StrCat(what, ", so that others may write it: chmod go-w ", path, ", or use another path"));
+        absl::StrCat(what, ", so that others may read or write it: chmod go-rw ", path, ", or use another path"));
   }
   return absl::PermissionDeniedError(
       absl::StrCat(what, ": it must be of this process's user (", geteuid(), ") or of root; use another path"));

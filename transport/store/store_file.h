@@ -43,8 +43,9 @@ class FileStore : public Store {
  public:
   // Creates the file if there is none, readable by its owner only.
   // ERRORS  FAILED_PRECONDITION  the file is something else; it is left alone
-  //         PERMISSION_DENIED    it is neither this user's nor root's, or others may write it: they could tell ranks anything. Calls
-  //                              return it too, if such a file has taken the place of the one that was opened
+  //         PERMISSION_DENIED    it is neither this user's nor root's, or others may read or write it: they could tell ranks
+  //                              anything, and the job's secret may stand there. Calls return it too, if such a file has taken the
+  //                              place of the one that was opened
   static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path, Deadline deadline);
 
   std::string Describe() const override;

@@ -96,18 +96,18 @@ TEST(FileStore, AnotherSortOfFileIsRefusedAndLeftAlone) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not a regular file")));
 }
 
-TEST(FileStore, AFileThatOthersMayWriteIsRefusedAndLeftAlone) {
+TEST(FileStore, AFileThatOthersMayReadOrWriteIsRefusedAndLeftAlone) {
   const std::string path = NewPath();
   { LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, FileStore::Open(path, Soon())); }
-  for (const mode_t mode : {0620, 0602, 0666, 0777}) {
+  for (const mode_t mode : {0620, 0602, 0640, 0604, 0666, 0777}) {
     ASSERT_EQ(chmod(path.c_str(), mode), 0);
     EXPECT_THAT(FileStore::Open(path, Soon()),
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          AllOf(StartsWith("store file://" + path), HasSubstr(absl::StrCat("of user ", geteuid())),
-                               HasSubstr(absl::StrFormat("mode %04o", mode)), HasSubstr("chmod go-w " + path))));
+                               HasSubstr(absl::StrFormat("mode %04o", mode)), HasSubstr("chmod go-rw " + path))));
   }
   EXPECT_EQ(Contents(path), StoreFileHeader());
-  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   EXPECT_THAT(FileStore::Open(path, Soon()), IsOk());
 }
 
@@ -223,7 +223,7 @@ TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto writer, FileStore::Open(path, Soon()));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, FileStore::Open(path, Soon()));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto sleeper, FileStore::Open(path, Soon()));
-  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
   ASSERT_THAT(sleeper->Set("kept", "1", Soon()), IsOk());
   for (int i = 0; i < 2000; ++i) {
     FileStore* const store = i % 3 == 0 ? other.get() : writer.get();
@@ -241,7 +241,7 @@ TEST(FileStore, ForgetsWhatWasDeletedAndKeepsTheRest) {
   EXPECT_THAT(late->Get("kept", Soon()), IsOkAndHolds("2"));
   struct stat status = {};
   ASSERT_EQ(stat(path.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0640u);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
   EXPECT_NE(stat((path + ".next").c_str(), &status), 0);
 }
 
