@@ -22,6 +22,7 @@ constexpr absl::string_view kMagic = "LKSP";
 constexpr size_t kPskBytes = 48;                        // as long as the hash of the cipher suite
 constexpr unsigned char kCipherSuite[] = {0x13, 0x02};  // TLS_AES_256_GCM_SHA384
 constexpr size_t kRecordHeaderBytes = 5;
+constexpr auto kNoDescriptorsLevel = static_cast<SecurityLevel>(0xff);
 
 std::string Preamble(Purpose purpose, SecurityLevel level) {
   std::string preamble(kMagic);
@@ -262,6 +263,11 @@ absl::Status Channel::TakePreamble(absl::string_view* arrived, std::string* to_s
     return Refuse(Refusal::kOtherPurpose,
                   absl::StrCat(Name(static_cast<Purpose>(preamble_[6])), ", not ", Name(purpose_)));
   }
+  if (side_ == Side::kConnects && preamble_ == NoDescriptorsPreamble(purpose_)) {
+    (void)Refuse(Refusal::kCrowded, "");
+    return absl::ResourceExhaustedError(
+        "Too many open files in the listener's process: it has no descriptor for this connection");
+  }
   const auto level = static_cast<unsigned char>(preamble_[7]);
   return Refuse(Refusal::kOtherLevel,
                 absl::StrCat(level <= 2 ? kSecurityLevelNames[level] : "an unknown one", ", not ",
@@ -372,6 +378,8 @@ void Channel::NoteRecords(absl::string_view arrived) {
     arrived.remove_prefix(bytes);
   }
 }
+
+std::string NoDescriptorsPreamble(Purpose purpose) { return Preamble(purpose, kNoDescriptorsLevel); }
 
 absl::Status ShakeHands(int socket, Channel* channel, Deadline deadline) {
   std::string to_send = channel->Start();

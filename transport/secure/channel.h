@@ -75,6 +75,7 @@ class Channel {
 
   // Takes what has arrived. Appends to `to_send` what is to be sent, and to `plain` what the peer has said over the channel.
   // ERRORS  PERMISSION_DENIED  refusal() says why; `to_send` may have something that tells the peer, best sent before closing
+  //         RESOURCE_EXHAUSTED the listener has said that it has no descriptor for this connection
   //         DATA_LOSS          once ready: what has arrived is not what the peer sent
   //         UNAVAILABLE        once ready: the peer said that it says no more
   absl::Status Receive(absl::string_view arrived, std::string* plain, std::string* to_send);
@@ -119,8 +120,11 @@ class Channel {
   std::unique_ptr<Tls> tls_;
 };
 
+// What a listener that has no descriptor for a connection says in place of its preamble: one with a level that there is not.
+std::string NoDescriptorsPreamble(Purpose purpose);
+
 // Takes the connecting side of a channel over a non-blocking socket until it is ready, by the deadline.
-// ERRORS  PERMISSION_DENIED, UNAVAILABLE (the peer closed), DEADLINE_EXCEEDED
+// ERRORS  PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE (the peer closed), DEADLINE_EXCEEDED
 absl::Status ShakeHands(int socket, Channel* channel, Deadline deadline);
 
 }  // namespace lockstep

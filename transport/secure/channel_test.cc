@@ -142,6 +142,17 @@ TEST(ChannelTest, BothEndsExportTheSame) {
   EXPECT_NE(exported(connects, "label", "context"), exported(again, "label", "context"));
 }
 
+TEST(ChannelTest, AListenerWithoutDescriptorsSaysSoToWhoeverConnects) {
+  for (const SecurityLevel level : kLevels) {
+    End connects(Purpose::kStore, Side::kConnects, Secured('s', level));
+    (void)connects.channel.Start();
+    EXPECT_THAT(connects.Take(NoDescriptorsPreamble(Purpose::kStore)),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("Too many open files")));
+    End listens(Purpose::kStore, Side::kListens, Secured('s', level));
+    EXPECT_THAT(listens.Take(NoDescriptorsPreamble(Purpose::kStore)), StatusIs(absl::StatusCode::kPermissionDenied));
+  }
+}
+
 TEST(ChannelTest, AnotherSecretIsRefusedByBoth) {
   End connects(Purpose::kStore, Side::kConnects, Secured('s'));
   End listens(Purpose::kStore, Side::kListens, Secured('t'));
