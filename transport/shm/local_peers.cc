@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
-#include "transport/shm/unix_socket.h"
+#include "transport/net/unix_socket.h"
 
 namespace lockstep {
 namespace {

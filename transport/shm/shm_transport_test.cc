@@ -22,10 +22,10 @@
 #include "gtest/gtest.h"
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
+#include "transport/net/unix_socket.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shm_testing.h"
-#include "transport/shm/unix_socket.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 // death, and no name is left in the file system. A name is only reachable inside its network namespace, so connecting
 // is also the proof of being on the same host. Every socket is non-blocking and close-on-exec.
 
-#ifndef TRANSPORT_SHM_UNIX_SOCKET_H_
-#define TRANSPORT_SHM_UNIX_SOCKET_H_
+#ifndef TRANSPORT_NET_UNIX_SOCKET_H_
+#define TRANSPORT_NET_UNIX_SOCKET_H_
 
 #include <sys/types.h>
 
@@ -53,4 +53,4 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message);
 
 }  // namespace lockstep
 
-#endif  // TRANSPORT_SHM_UNIX_SOCKET_H_
+#endif  // TRANSPORT_NET_UNIX_SOCKET_H_

@@ -1,4 +1,4 @@
-#include "transport/shm/unix_socket.h"
+#include "transport/net/unix_socket.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
