@@ -32,7 +32,7 @@ inline absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeTestStore() {
 // In a rank.
 inline absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToTestStore(absl::string_view address) {
   LOCKSTEP_ASSIGN_OR_RETURN(const HostPort server, ParseHostPort(address));
-  return TcpStoreClient::Connect(server, CommTestDeadline());
+  return TcpStoreClient::Connect(server, {}, CommTestDeadline());
 }
 
 // Of a world of all the processes, which are on this host, with deadlines that end a test that hangs.

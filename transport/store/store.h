@@ -1,8 +1,8 @@
 // Store: a small shared dictionary by which the ranks of a job find each other. Used while a world is set up, never in a step.
 //
 // Back ends: in memory (ranks that are threads), a file, TCP, the embedder's callbacks. Each passes tests/store_conformance.h.
-// Keys and values are bytes; keys up to 1 KiB, values up to 16 MiB (INVALID_ARGUMENT beyond). Thread-safe. Every call ends by
-// its deadline with DEADLINE_EXCEEDED that names the key.
+// Keys and values are bytes; keys up to 1 KiB, values up to 64 KiB (INVALID_ARGUMENT beyond): addresses and reasons of failure have
+// less. Thread-safe. Every call ends by its deadline with DEADLINE_EXCEEDED that names the key.
 
 #ifndef TRANSPORT_STORE_STORE_H_
 #define TRANSPORT_STORE_STORE_H_
@@ -19,7 +19,7 @@
 namespace lockstep {
 
 inline constexpr size_t kStoreKeyBytesMax = 1024;
-inline constexpr size_t kStoreValueBytesMax = size_t{16} << 20;
+inline constexpr size_t kStoreValueBytesMax = size_t{64} << 10;
 
 // The numbers are on the wire (transport/store/store_wire.h); 3 is reserved.
 enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kCompareAndSet = 4, kWait = 5, kDelete = 6 };

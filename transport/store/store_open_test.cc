@@ -21,7 +21,9 @@
 #include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
 #include "transport/store/rendezvous.h"
+#include "transport/store/secret_handout.h"
 #include "transport/store/store.h"
 #include "transport/store/store_tcp_server.h"
 
@@ -43,6 +45,22 @@ WorldSpec World(int rank, const std::string& url) {
   return world;
 }
 
+absl::StatusOr<OpenedStore> OpenAt(SecurityLevel level, const WorldSpec& world, Deadline deadline = Soon()) {
+  Credentials credentials;
+  credentials.level = level;
+  return OpenStore(world, &credentials, deadline);
+}
+
+// At level none.
+absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Deadline deadline = Soon()) {
+  return OpenAt(SecurityLevel::kNone, world, deadline);
+}
+
+Credentials Given(char fill) {
+  return {SecurityLevel::kAuthenticate, Secret::FromBytes(std::string(Secret::kBytes, fill)).value(),
+          absl::StrCat("file ", std::string(1, fill))};
+}
+
 // Free a moment ago, and not given to anybody else at once.
 int UnusedPort() { return LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->port(); }
 
@@ -54,8 +72,8 @@ void ExpectSameStore(Store* a, Store* b) {
 TEST(OpenStore, Rank0ServesAndTheOthersConnect) {
   for (const char* const host : {"127.0.0.1", "localhost"}) {
     const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, Open(World(0, url)));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, Open(World(1, url)));
     ASSERT_NE(rank0.server, nullptr);
     EXPECT_EQ(rank1.server, nullptr);
     // No wider than it was asked for.
@@ -95,27 +113,50 @@ TEST(OpenStoreByExchange, TheLauncherBringsTheAddress) {
   world0.source = world1.source = "PMI";
   const SocketAddress address = *SocketAddress::Parse("127.0.0.1:1");
 
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStoreByExchange(&world0, address, Soon()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStoreByExchange(&world1, address, Soon()));
+  Credentials job0, job1;
+  job0.level = job1.level = SecurityLevel::kAuthenticate;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStoreByExchange(&world0, &job0, address, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStoreByExchange(&world1, &job1, address, Soon()));
   ASSERT_NE(rank0.server, nullptr);
   EXPECT_EQ(world0.store_url, absl::StrCat("tcp://127.0.0.1:", rank0.server->address().port()));
   EXPECT_NE(rank0.server->address().port(), 1);
   EXPECT_EQ(world1.store_url, world0.store_url);
   EXPECT_EQ(world1.store_source, "PMI-1");
+  // And the secret, which it does not hand out in any other way.
+  ASSERT_TRUE(job0.secret != nullptr && job1.secret != nullptr);
+  EXPECT_EQ(job1.secret->bytes(), job0.secret->bytes());
+  EXPECT_EQ(job1.source, "PMI-1");
+  EXPECT_THAT(AskForSecret({rank0.server->address()}, Soon()), StatusIs(absl::StatusCode::kNotFound));
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 
+  // A secret of the user's is not told. A rank without it is told what to do.
+  Credentials given0 = Given('s'), given1 = Given('s');
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore given_rank0, OpenStoreByExchange(&world0, &given0, address, Soon()));
+  Credentials none;
+  none.level = SecurityLevel::kAuthenticate;
+  EXPECT_THAT(OpenStoreByExchange(&world1, &none, address, Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("LOCKSTEP_SECRET_FILE")));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore again_rank0, OpenStoreByExchange(&world0, &given0, address, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore given_rank1, OpenStoreByExchange(&world1, &given1, address, Soon()));
+  ExpectSameStore(again_rank0.store.get(), given_rank1.store.get());
+  Credentials at_none0, at_none1;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore none_rank0, OpenStoreByExchange(&world0, &at_none0, address, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore none_rank1, OpenStoreByExchange(&world1, &at_none1, address, Soon()));
+  EXPECT_EQ(at_none0.secret, nullptr);
+  ExpectSameStore(none_rank0.store.get(), none_rank1.store.get());
+
   // Rank 0 cannot serve: nothing to be helped by another store.
-  const absl::Status none = absl::NotFoundError("no interface");
-  EXPECT_EQ(OpenStoreByExchange(&world0, none, Soon()).status(), none);
-  EXPECT_THAT(OpenStoreByExchange(&world1, address, Soon()),
+  const absl::Status no_interface = absl::NotFoundError("no interface");
+  EXPECT_EQ(OpenStoreByExchange(&world0, &job0, no_interface, Soon()).status(), no_interface);
+  EXPECT_THAT(OpenStoreByExchange(&world1, &job1, address, Soon()),
               StatusIs(absl::StatusCode::kNotFound, "rank 1 of 2 (by PMI): rank 0: no interface"));
 
   silent = true;
   EXPECT_THAT(
-      OpenStoreByExchange(&world0, address, Deadline::AfterMs(50)),
+      OpenStoreByExchange(&world0, &job0, address, Deadline::AfterMs(50)),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                AllOf(HasSubstr("rank 0 of 2 (by PMI)"), HasSubstr("to do without PMI-1, set LOCKSTEP_STORE=tcp://"))));
-  EXPECT_THAT(OpenStoreByExchange(&world1, address, Soon()),
+  EXPECT_THAT(OpenStoreByExchange(&world1, &job1, address, Soon()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("earlier call"), HasSubstr("set LOCKSTEP_STORE=tcp://"))));
   shutdown(launcher.get(), SHUT_RDWR);
@@ -131,17 +172,17 @@ TEST(OpenStore, AHostNameIsServedWhereItLeads) {
   const std::string url = absl::StrCat("tcp://", host, ":", UnusedPort());
   WorldSpec world = World(0, url);
   world.local_size = world.size;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, Open(world));
   const std::vector<SocketAddress> named = *Resolve(host, rank0.server->address().port(), Soon());
   for (const SocketAddress& address : rank0.server->addresses()) EXPECT_THAT(named, Contains(address));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, Open(World(1, url)));
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 }
 
 // What it means elsewhere this machine does not know.
 TEST(OpenStore, AHostNameThatLeadsElsewhereIsServedOnEveryAddress) {
   const std::string url = absl::StrCat("tcp://no.such.host.invalid:", UnusedPort());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, Open(World(0, url)));
   EXPECT_TRUE(rank0.server->address().wildcard());
 }
 
@@ -177,16 +218,14 @@ TEST(OpenStore, SeveralAddressesLeadToOneStore) {
                                 TcpStoreServer::Create({*SocketAddress::Parse(absl::StrCat("127.0.0.1:", port)),
                                                         *SocketAddress::Parse(absl::StrCat("127.0.0.2:", port))},
                                                        {}));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore one,
-                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.1:", port)), Soon()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore two,
-                                OpenStore(World(1, absl::StrCat("tcp://127.0.0.2:", port)), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore one, Open(World(1, absl::StrCat("tcp://127.0.0.1:", port))));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore two, Open(World(1, absl::StrCat("tcp://127.0.0.2:", port))));
   ExpectSameStore(one.store.get(), two.store.get());
 }
 
 TEST(OpenStore, APortThatAnotherJobHasSaysSo) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
-  EXPECT_THAT(OpenStore(World(0, absl::StrCat("tcp://", other->address().ToString())), Soon()),
+  EXPECT_THAT(Open(World(0, absl::StrCat("tcp://", other->address().ToString()))),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        AllOf(HasSubstr("another job is here"), HasSubstr("set LOCKSTEP_STORE to another port"))));
 }
@@ -195,10 +234,10 @@ TEST(OpenStore, Rank0LeavesServingToTheLauncherThatDoes) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto launcher, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
   WorldSpec world = World(0, absl::StrCat("tcp://", launcher->address().ToString()));
   world.store_served = true;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, Open(world));
   EXPECT_EQ(rank0.server, nullptr);
   world.rank = Rank(1);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(world, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, Open(world));
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 }
 
@@ -206,44 +245,131 @@ TEST(OpenStore, ATakenPortNamesPortSourceAndHint) {
   const UniqueFd squatter = *Listen(*SocketAddress::Parse("127.0.0.1:0"));
   const std::string address = LocalAddress(squatter.get())->ToString();
   EXPECT_THAT(
-      OpenStore(World(0, "tcp://" + address), Soon()),
+      Open(World(0, "tcp://" + address)),
       StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("listen on " + address), HasSubstr("is from the test"),
                                                        HasSubstr("set LOCKSTEP_STORE to another port"))));
 }
 
 TEST(OpenStore, NobodyServingMeetsTheDeadline) {
   const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
-  EXPECT_THAT(OpenStore(World(1, url), Deadline::AfterMs(30)),
+  EXPECT_THAT(Open(World(1, url), Deadline::AfterMs(30)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr(url), HasSubstr("Connection refused"), HasSubstr("is from the test"))));
 }
 
 TEST(OpenStore, UnknownHostIsNotFoundForEveryRankButTheServer) {
-  EXPECT_THAT(OpenStore(World(1, "tcp://no such host:1"), Soon()),
+  EXPECT_THAT(Open(World(1, "tcp://no such host:1")),
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("store tcp://no such host:1"),
                                                           HasSubstr("not known"), HasSubstr("is from the test"))));
 }
 
 TEST(OpenStore, FilesNeedNoServer) {
   const std::string url = absl::StrCat("file://", testing::TempDir(), "/open_test", getpid());
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(World(0, url), Soon()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(World(1, url), Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, Open(World(0, url)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, Open(World(1, url)));
   EXPECT_EQ(rank0.server, nullptr);
   ExpectSameStore(rank0.store.get(), rank1.store.get());
 }
 
 TEST(OpenStore, UnknownSchemesAreInvalidAndListTheKnownOnes) {
-  EXPECT_THAT(OpenStore(World(0, "redis://host:1"), Soon()),
+  EXPECT_THAT(Open(World(0, "redis://host:1")),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("redis://host:1"), HasSubstr("tcp://host:port or file:///path"))));
 }
 
 TEST(OpenStore, AWorldOfOneNeedsNone) {
   WorldSpec world;
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore opened, OpenStore(world, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore opened, Open(world));
   EXPECT_EQ(opened.store->Describe(), "store memory");
   world.size = 2;
-  EXPECT_THAT(OpenStore(world, Soon()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a world of 2")));
+  EXPECT_THAT(Open(world), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a world of 2")));
+}
+
+// ---- With a secret ----
+
+TEST(OpenStoreWithASecret, Rank0DrawsOneAndTheOthersOfThisMachineAskForIt) {
+  for (const char* const host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
+    const int port = UnusedPort();
+    Credentials job0, job1;
+    job0.level = job1.level = SecurityLevel::kAuthenticate;
+    // The others may come first.
+    absl::StatusOr<OpenedStore> rank1 = absl::UnknownError("not run");
+    Thread thread;
+    const std::string from_here =
+        absl::StrCat("tcp://", std::string(host) == "0.0.0.0" ? "127.0.0.1" : host, ":", port);
+    ASSERT_THAT(thread.Start("rank1", [&] { rank1 = OpenStore(World(1, from_here), &job1, Soon()); }), IsOk());
+    const absl::StatusOr<OpenedStore> rank0 =
+        OpenStore(World(0, absl::StrCat("tcp://", host, ":", port)), &job0, Soon());
+    thread.Join();
+    ASSERT_THAT(rank0, IsOk());
+    ASSERT_THAT(rank1, IsOk());
+    ASSERT_TRUE(job0.secret != nullptr && job1.secret != nullptr);
+    EXPECT_EQ(job0.secret->bytes(), job1.secret->bytes());
+    EXPECT_EQ(job1.source, absl::StrCat("the store's server at ", from_here.substr(6)));
+    ExpectSameStore(rank0->store.get(), rank1->store.get());
+  }
+}
+
+TEST(OpenStoreWithASecret, OneOfTheUsersIsNeitherHandedOutNorAskedFor) {
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", UnusedPort());
+  Credentials job0 = Given('s'), job1 = Given('s'), other = Given('x');
+  WorldSpec world0 = World(0, url), world1 = World(1, url);
+  // However many hosts there are.
+  world0.local_size = world1.local_size = 1;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank0, OpenStore(world0, &job0, Soon()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const OpenedStore rank1, OpenStore(world1, &job1, Soon()));
+  ExpectSameStore(rank0.store.get(), rank1.store.get());
+  EXPECT_THAT(AskForSecret({rank0.server->address()}, Soon()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(OpenStore(world1, &other, Soon()),
+              StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("file x"), HasSubstr("is from the test"))));
+}
+
+TEST(OpenStoreWithASecret, SeveralHostsNeedOneOfTheUsers) {
+  const auto needs_one = StatusIs(
+      absl::StatusCode::kFailedPrecondition,
+      AllOf(HasSubstr("several hosts"), HasSubstr("LOCKSTEP_SECRET_FILE"), HasSubstr("LOCKSTEP_SECURITY=none")));
+  for (const int rank : {0, 1}) {
+    WorldSpec world = World(rank, absl::StrCat("tcp://127.0.0.1:", UnusedPort()));
+    world.local_size = 1;
+    EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, world), needs_one);
+  }
+  // Known by the server's address alone: one of those that are for documents (RFC 5737).
+  EXPECT_THAT(OpenAt(SecurityLevel::kEncrypt, World(1, "tcp://192.0.2.1:29400")), needs_one);
+  // A server of this machine that hands out none.
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
+  EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, World(1, absl::StrCat("tcp://", server->address().ToString())),
+                     Deadline::AfterMs(30)),
+              needs_one);
+}
+
+TEST(OpenStoreWithASecret, NobodyServingMeetsTheDeadlineAsWithout) {
+  EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, World(1, absl::StrCat("tcp://127.0.0.1:", UnusedPort())),
+                     Deadline::AfterMs(30)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("Connection refused"), HasSubstr("is from the test"))));
+}
+
+TEST(OpenStoreWithASecret, UnknownHostIsNotFound) {
+  EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, World(1, "tcp://no such host:1")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("not known")));
+}
+
+TEST(OpenStoreWithASecret, APortThatAnotherJobHasSaysSo) {
+  TcpStoreServer::Options options;
+  options.credentials = Given('x');
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto other,
+                                TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), options));
+  EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, World(0, absl::StrCat("tcp://", other->address().ToString()))),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("another job is here")));
+}
+
+TEST(OpenStoreWithASecret, AFileAndAWorldOfOneBringNone) {
+  Credentials job;
+  job.level = SecurityLevel::kAuthenticate;
+  const std::string url = absl::StrCat("file://", testing::TempDir(), "/secret_open_test", getpid());
+  EXPECT_THAT(OpenStore(World(0, url), &job, Soon()), IsOk());
+  EXPECT_THAT(OpenStore(WorldSpec(), &job, Soon()), IsOk());
+  EXPECT_EQ(job.secret, nullptr);
 }
 
 TEST(ParseStoreUrl, Tcp) {

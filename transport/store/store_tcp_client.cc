@@ -23,45 +23,30 @@ constexpr int kAttemptMs = 3000;
 constexpr std::chrono::milliseconds kPauseMin(2);
 constexpr std::chrono::milliseconds kPauseMax(100);
 
-// Both halves of the hello; on an error the other side is not a server that we can use.
-absl::Status ShakeHands(int socket, Deadline deadline) {
-  const std::string hello = StoreClientHello();
-  LOCKSTEP_RETURN_IF_ERROR(SendAll(socket, hello.data(), hello.size(), deadline));
-  char reply[kStoreHelloBytes];
-  LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket, reply, sizeof(reply), deadline));
-  StoreHello server;
-  const absl::StatusOr<bool> parsed = ParseStoreHello(absl::string_view(reply, sizeof(reply)), &server);
-  if (!parsed.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("no Lockstep store, its answer ", parsed.status().message()));
-  }
-  if (server.detail == static_cast<uint16_t>(StoreVerdict::kNoDescriptors)) {
-    return absl::ResourceExhaustedError(
-        "Too many open files in the store's process: it has no descriptor for this client");
-  }
-  if (server.version != kStoreProtocolVersion || server.detail != static_cast<uint16_t>(StoreVerdict::kWelcome)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the server speaks version ", server.version, ", this client ", kStoreProtocolVersion));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<UniqueFd> ConnectOnce(const SocketAddress& address, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
-  if (const absl::Status status = ShakeHands(socket.get(), deadline); !status.ok()) {
-    const bool ours = absl::IsResourceExhausted(status);
-    return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
-                                         ours ? "" : " (does something else listen there?)"));
-  }
-  return socket;
-}
-
 bool WorthTryingAgain(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server, Deadline deadline) {
+absl::StatusOr<TcpStoreClient::Connection> TcpStoreClient::ConnectOnce(const SocketAddress& address,
+                                                                       const Credentials& credentials,
+                                                                       Deadline deadline) {
+  Connection connection;
+  LOCKSTEP_ASSIGN_OR_RETURN(connection.socket, lockstep::Connect(address, deadline));
+  connection.channel = std::make_unique<Channel>(Purpose::kStore, Channel::Side::kConnects, credentials);
+  if (const absl::Status status = ShakeHands(connection.socket.get(), connection.channel.get(), deadline);
+      !status.ok()) {
+    const bool ours = absl::IsResourceExhausted(status);
+    return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
+                                         ours ? "" : " (does something else listen there?)"));
+  }
+  return connection;
+}
+
+absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server,
+                                                                        const Credentials& credentials,
+                                                                        Deadline deadline) {
   const std::string url = absl::StrCat("tcp://", HostPortText(server));
   std::chrono::milliseconds pause = kPauseMin;
   for (int rounds = 1;; ++rounds) {
@@ -73,13 +58,13 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     for (const SocketAddress& address : *addresses) {
       const Deadline attempt =
           addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::AfterMs(kAttemptMs));
-      absl::StatusOr<UniqueFd> socket = ConnectOnce(address, attempt);
-      if (socket.ok()) {
-        return absl::WrapUnique(new TcpStoreClient(*std::move(socket), absl::StrCat("store ", url)));
+      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt);
+      if (connection.ok()) {
+        return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }
-      last = socket.status();
+      last = connection.status();
       // Somebody answered and is not who we want: no other address makes that better.
-      if (last.code() == absl::StatusCode::kFailedPrecondition) return Annotate(last, absl::StrCat("store ", url));
+      if (absl::IsPermissionDenied(last)) return Annotate(last, absl::StrCat("store ", url));
       if (WorthTryingAgain(last)) try_again = true;
     }
     if (!try_again) return Annotate(last, absl::StrCat("store ", url));
@@ -94,8 +79,11 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
   }
 }
 
-TcpStoreClient::TcpStoreClient(UniqueFd socket, std::string description)
-    : socket_(std::move(socket)), description_(std::move(description)), fork_generation_(ForkGeneration()) {}
+TcpStoreClient::TcpStoreClient(Connection connection, std::string description)
+    : socket_(std::move(connection.socket)),
+      description_(std::move(description)),
+      fork_generation_(ForkGeneration()),
+      channel_(std::move(connection.channel)) {}
 
 absl::StatusOr<std::string> TcpStoreClient::Perform(const StoreCall& call, Deadline deadline) {
   if (ForkGeneration() != fork_generation_) {
@@ -124,8 +112,7 @@ absl::StatusOr<std::string> TcpStoreClient::Perform(const StoreCall& call, Deadl
     const absl::Status status = ReceiveSome(deadline, &received);
     mu_.Lock();
     receiving_ = false;
-    received_.append(received);
-    TakeReplies();
+    TakeReplies(received);
     if (!status.ok() && status.code() != absl::StatusCode::kDeadlineExceeded) Break(status);
     if (!status.ok()) in_time = false;
     changed_.SignalAll();
@@ -138,7 +125,7 @@ absl::StatusOr<std::string> TcpStoreClient::Perform(const StoreCall& call, Deadl
                    ": ", request.op == StoreOp::kWait ? "not there by the deadline" : "no answer by the deadline"));
 }
 
-absl::Status TcpStoreClient::Send(absl::string_view bytes, Deadline deadline) {
+absl::Status TcpStoreClient::Send(absl::string_view request, Deadline deadline) {
   while (sending_) {
     if (!changed_.WaitUntil(&mu_, deadline) && sending_) {
       return absl::DeadlineExceededError("other requests were still being sent");
@@ -146,19 +133,25 @@ absl::Status TcpStoreClient::Send(absl::string_view bytes, Deadline deadline) {
     if (!broken_.ok()) return broken_;
   }
   sending_ = true;
-  std::string left = std::move(unsent_);
+  absl::Status status = SendUnsent(deadline);
+  if (status.ok()) {
+    channel_->Send(request, &unsent_);
+    status = SendUnsent(deadline);
+  }
+  sending_ = false;
+  changed_.SignalAll();
+  return status;
+}
+
+absl::Status TcpStoreClient::SendUnsent(Deadline deadline) {
+  std::string bytes = std::move(unsent_);
   unsent_.clear();
   mu_.Unlock();
   size_t sent = 0;
-  absl::Status status = SendSome(left, deadline, &sent);
-  left.erase(0, sent);
-  sent = 0;
-  if (status.ok()) status = SendSome(bytes, deadline, &sent);
-  if (sent > 0) left = std::string(bytes.substr(sent));
+  const absl::Status status = SendSome(bytes, deadline, &sent);
   mu_.Lock();
-  unsent_ = std::move(left);
-  sending_ = false;
-  changed_.SignalAll();
+  // What the channel has made meanwhile comes after it.
+  unsent_.insert(0, bytes, sent, std::string::npos);
   return status;
 }
 
@@ -203,14 +196,16 @@ absl::Status TcpStoreClient::ReceiveSome(Deadline deadline, std::string* receive
   }
 }
 
-void TcpStoreClient::TakeReplies() {
-  absl::string_view rest = received_;
+void TcpStoreClient::TakeReplies(absl::string_view received) {
+  // What came before an error counts.
+  const absl::Status status = channel_->Receive(received, &plain_, &unsent_);
+  absl::string_view rest = plain_;
   for (;;) {
     StoreReply reply;
     const absl::StatusOr<size_t> bytes = ParseStoreReply(rest, &reply);
     if (!bytes.ok()) {
       Break(absl::UnavailableError(absl::StrCat("the server sent nonsense: ", bytes.status().message())));
-      received_.clear();
+      plain_.clear();
       return;
     }
     if (*bytes == 0) break;
@@ -224,7 +219,8 @@ void TcpStoreClient::TakeReplies() {
       answer->second->emplace(absl::Status(reply.code, reply.body));
     }
   }
-  received_.erase(0, received_.size() - rest.size());
+  plain_.erase(0, plain_.size() - rest.size());
+  if (!status.ok()) Break(status);
 }
 
 void TcpStoreClient::Break(const absl::Status& status) {

@@ -18,6 +18,8 @@
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "transport/net/socket.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
 #include "transport/store/store.h"
 #include "transport/store/store_wire.h"
 
@@ -26,13 +28,16 @@ namespace lockstep {
 // One connection for any number of threads; a thread that waits does not block another. There is no thread behind it: one of the
 // threads that await answers reads for all.
 //
-// Once the connection is lost, every call returns UNAVAILABLE: the store and its values are lost as well.
+// Once the connection is lost, every call returns UNAVAILABLE: the store and its values are lost as well. Where something has come that
+// the server did not send, it is DATA_LOSS.
 class TcpStoreClient : public Store {
  public:
   // Tries all addresses of the host again and again until the deadline, since the server may start later.
-  // ERRORS  NOT_FOUND            the resolver does not know the host
-  //         FAILED_PRECONDITION  what answers is no Lockstep store, or has another version
-  static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, Deadline deadline);
+  // ERRORS  NOT_FOUND           the resolver does not know the host
+  //         PERMISSION_DENIED   what answers is no Lockstep store, or has another version, security level or secret
+  //         RESOURCE_EXHAUSTED  the server has no descriptor for this client
+  static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, const Credentials& credentials,
+                                                                 Deadline deadline);
 
   std::string Describe() const override { return description_; }
 
@@ -40,14 +45,22 @@ class TcpStoreClient : public Store {
   absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override;
 
  private:
-  TcpStoreClient(UniqueFd socket, std::string description);
+  struct Connection {
+    UniqueFd socket;
+    std::unique_ptr<Channel> channel;
+  };
+  static absl::StatusOr<Connection> ConnectOnce(const SocketAddress& address, const Credentials& credentials,
+                                                Deadline deadline);
+  TcpStoreClient(Connection connection, std::string description);
 
-  absl::Status Send(absl::string_view bytes, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Send(absl::string_view request, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sends what is unsent, by the deadline. Lets go of the lock meanwhile; for whoever has set sending_.
+  absl::Status SendUnsent(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends what the socket takes by the deadline, without the lock; *sent is how much that was.
   absl::Status SendSome(absl::string_view bytes, Deadline deadline, size_t* sent);
   // Waits for bytes until the deadline, without the lock, and takes what is there.
   absl::Status ReceiveSome(Deadline deadline, std::string* received);
-  void TakeReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeReplies(absl::string_view received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Break(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const UniqueFd socket_;
@@ -63,9 +76,12 @@ class TcpStoreClient : public Store {
   std::unordered_map<uint64_t, absl::optional<absl::StatusOr<std::string>>*> answers_ ABSL_GUARDED_BY(mu_);
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
-  // The rest of a request whose deadline passed while it was sent. It is sent before the next request.
+  // Protects one message after the other, in the order in which they are sent.
+  const std::unique_ptr<Channel> channel_ ABSL_PT_GUARDED_BY(mu_);
+  // What the channel has made and the socket has not taken: the rest of a request whose deadline passed while it was sent. It is sent
+  // before the next request.
   std::string unsent_ ABSL_GUARDED_BY(mu_);
-  std::string received_ ABSL_GUARDED_BY(mu_);  // the beginning of a reply
+  std::string plain_ ABSL_GUARDED_BY(mu_);  // the beginning of a reply
 };
 
 }  // namespace lockstep

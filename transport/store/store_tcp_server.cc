@@ -1,6 +1,7 @@
 #include "transport/store/store_tcp_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,12 +16,16 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/half_open.h"
+#include "transport/store/secret_handout.h"
 #include "transport/store/store_service.h"
 #include "transport/store/store_wire.h"
 
@@ -31,18 +36,35 @@ using Clock = Deadline::Clock;
 
 // One iteration reads at most this from a client, so that a big value does not hold up the others.
 constexpr size_t kReadBytesPerIteration = size_t{256} << 10;
+// Of this what is read at once. What a client has sent is kept only as far as it belongs to a request that is not complete, or came
+// with the last piece.
+constexpr size_t kReadBytes = size_t{16} << 10;
 // A client with more than this unread gets no further requests carried out until it reads.
-constexpr size_t kUnreadBytesMax = size_t{32} << 20;
+constexpr size_t kUnreadBytesMax = size_t{256} << 10;
 // Waits that were answered by others' requests add to what is unread; a client beyond this is not coming back.
-constexpr size_t kUnreadBytesLimit = size_t{256} << 20;
-constexpr int kAcceptsPerIteration = 64;
-constexpr uint64_t kWarningsInFull = 16;
+constexpr size_t kUnreadBytesLimit = size_t{1} << 20;
+// As few as HalfOpen keeps at least: whoever comes is heard before he has to make way.
+constexpr int kAcceptsPerIteration = 4;
+constexpr int kTurnedAwayPerIteration = 64;
 constexpr auto kTickMax = std::chrono::milliseconds(1000);
 
 // What epoll hands back for a descriptor that is no client; clients count up from kFirstClient.
 constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListener = 1;
-constexpr uint64_t kFirstClient = 2;
+constexpr uint64_t kSecretListener = 2;
+constexpr uint64_t kFirstClient = 3;
+
+// Whether a connection waits to be accepted: where descriptors have run out, accept fails without one, too.
+bool SomeoneWaits(const UniqueFd& listener) {
+  pollfd entry = {listener.get(), POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+// Takes what has come, unread: closing a socket before that takes back what was sent last.
+void DiscardInput(const UniqueFd& socket) {
+  char bytes[kHandshakeBytesMax];
+  (void)recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+}
 
 UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
 
@@ -50,9 +72,12 @@ UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.g
 
 class TcpStoreServer::Loop {
  public:
-  Loop(const Options& options, std::vector<UniqueFd> listeners, UniqueFd epoll, UniqueFd stop_event, UniqueFd spare)
+  Loop(const Options& options, std::string name, std::vector<UniqueFd> listeners,
+       std::vector<UniqueFd> secret_listeners, UniqueFd epoll, UniqueFd stop_event, UniqueFd spare)
       : options_(options),
+        refusals_(std::move(name)),
         listeners_(std::move(listeners)),
+        secret_listeners_(std::move(secret_listeners)),
         epoll_(std::move(epoll)),
         stop_event_(std::move(stop_event)),
         spare_(std::move(spare)),
@@ -61,6 +86,9 @@ class TcpStoreServer::Loop {
   // Before Run: puts listeners and stop event into the epoll set.
   absl::Status Prepare() {
     LOCKSTEP_RETURN_IF_ERROR(Control(EPOLL_CTL_ADD, stop_event_.get(), EPOLLIN, kStopEvent));
+    for (const UniqueFd& listener : secret_listeners_) {
+      LOCKSTEP_RETURN_IF_ERROR(Control(EPOLL_CTL_ADD, listener.get(), EPOLLIN, kSecretListener));
+    }
     return ControlListeners(EPOLL_CTL_ADD);
   }
 
@@ -76,6 +104,9 @@ class TcpStoreServer::Loop {
     MutexLock lock(&mu_);
     return status_;
   }
+
+  // Any thread.
+  const Refusals& refusals() const { return refusals_; }
 
   void Run() {
     epoll_event events[64];
@@ -95,6 +126,10 @@ class TcpStoreServer::Loop {
           AcceptSome();
           continue;
         }
+        if (tag == kSecretListener) {
+          HandOutSecrets();
+          continue;
+        }
         const auto client = clients_.find(tag);
         if (client == clients_.end()) continue;
         const absl::Status status = Serve(&client->second, events[i].events);
@@ -106,15 +141,20 @@ class TcpStoreServer::Loop {
 
  private:
   struct Client {
-    uint64_t serial = 0;
-    UniqueFd socket;
-    SocketAddress peer;
-    bool said_hello = false;
-    Clock::time_point hello_deadline;
-    std::string in;  // bytes of requests that are not complete yet
-    std::deque<std::string> out;
-    size_t out_begin = 0;  // bytes of out.front() that were sent
-    size_t out_bytes = 0;  // bytes not sent yet
+    Client(uint64_t serial, UniqueFd socket, const SocketAddress& peer, const Credentials& credentials)
+        : serial(serial),
+          socket(std::move(socket)),
+          peer(peer),
+          channel(Purpose::kStore, Channel::Side::kListens, credentials) {}
+
+    const uint64_t serial;
+    const UniqueFd socket;
+    const SocketAddress peer;
+    Channel channel;
+    std::string in;               // bytes of requests that are not complete yet
+    std::deque<std::string> out;  // as the channel has made them: in this order
+    size_t out_begin = 0;         // bytes of out.front() that were sent
+    size_t out_bytes = 0;         // bytes not sent yet
     uint32_t events = EPOLLIN;
   };
   // By serial number rather than by descriptor: those are used again, also within one round of events.
@@ -150,6 +190,8 @@ class TcpStoreServer::Loop {
       absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
       if (!socket.ok()) {
         // Out of descriptors, most likely.
+        if (!SomeoneWaits(listener)) break;
+        if (MakeRoom()) continue;
         LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
         if (!was_listening_) {
           SetStatus(Annotate(socket.status(), "the store's server cannot take connections"));
@@ -158,8 +200,9 @@ class TcpStoreServer::Loop {
         return false;
       }
       if (!socket->valid()) break;
-      if (clients_.size() >= options_.clients_max) {
-        Warn(peer, absl::StrCat("refused: there are ", clients_.size(), " connections already"));
+      if (clients_.size() >= options_.clients_max && !MakeRoom()) {
+        refusals_.Note(Refusal::kCrowded, peer.ToString(),
+                       absl::StrCat("refused: there are ", clients_.size(), " connections already"));
         continue;
       }
       // A host that vanished without a word would keep its place for ever.
@@ -167,36 +210,58 @@ class TcpStoreServer::Loop {
       (void)setsockopt(socket->get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
       const uint64_t serial = next_client_++;
       if (const absl::Status status = Control(EPOLL_CTL_ADD, socket->get(), EPOLLIN, serial); !status.ok()) {
-        Warn(peer, status.ToString());
+        LOCKSTEP_LOG(kWarning) << "store server: connection from " << peer.ToString() << ": " << status;
         continue;
       }
-      Client& client = clients_[serial];
-      client.serial = serial;
-      client.socket = *std::move(socket);
-      client.peer = peer;
-      client.hello_deadline = Clock::now() + options_.hello_timeout;
-      ++unauthenticated_;
+      clients_.try_emplace(serial, serial, *std::move(socket), peer, options_.credentials);
+      if (const auto most = half_open_.Add(serial, peer.HostString(), Clock::now())) GiveUp(*most, Refusal::kCrowded);
     }
     return true;
   }
 
+  // Gives up a connection that has not proved who it is. False when there is none.
+  bool MakeRoom() {
+    const absl::optional<uint64_t> crowded = half_open_.Crowded();
+    if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
+    return crowded.has_value();
+  }
+
+  void GiveUp(uint64_t half_open, Refusal refusal) {
+    const auto client = clients_.find(half_open);
+    refusals_.Note(refusal, client->second.peer.ToString(), absl::StrCat("it ", Text(refusal)));
+    Forget(client);
+  }
+
   // Tells those who wait there that they cannot be served.
   void TurnAway(const UniqueFd& listener) {
-    const std::string answer = StoreServerHello(StoreVerdict::kNoDescriptors);
+    const std::string answer = NoDescriptorsPreamble(Purpose::kStore);
     bool someone = true;
-    for (int i = 0; i < kAcceptsPerIteration && someone && spare_.valid(); ++i) {
+    for (int i = 0; i < kTurnedAwayPerIteration && someone && spare_.valid(); ++i) {
       spare_.reset();
       absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
       someone = socket.ok() && socket->valid();
       if (someone) {
         (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        // Its hello is taken, for closing with bytes unread would take the answer back.
-        char hello[kStoreHelloBytes];
-        (void)recv(socket->get(), hello, sizeof(hello), MSG_DONTWAIT);
+        DiscardInput(*socket);
         socket->reset();
       }
       spare_ = CopyOf(stop_event_);
     }
+  }
+
+  void HandOutSecrets() {
+    // One descriptor at a time, for a moment.
+    spare_.reset();
+    for (const UniqueFd& listener : secret_listeners_) {
+      const absl::Status status = HandOutSecret(listener.get(), *options_.credentials.secret, &refusals_);
+      if (status.ok()) continue;
+      // It would report readiness for ever.
+      LOCKSTEP_LOG(kWarning) << "store server: " << status;
+      (void)Control(EPOLL_CTL_DEL, listener.get(), 0, kSecretListener);
+      handing_out_ = false;
+      next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
+    }
+    spare_ = CopyOf(stop_event_);
   }
 
   void SetStatus(const absl::Status& status) {
@@ -218,42 +283,32 @@ class TcpStoreServer::Loop {
   }
 
   absl::Status Read(Client* client) {
-    char buffer[16 << 10];
-    for (size_t taken = 0; taken < kReadBytesPerIteration;) {
-      const ssize_t received = recv(client->socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-      if (received > 0) {
-        client->in.append(buffer, static_cast<size_t>(received));
-        taken += static_cast<size_t>(received);
-        if (static_cast<size_t>(received) < sizeof(buffer)) break;
-      } else if (received == 0) {
-        return absl::UnavailableError("closed the connection");
-      } else if (errno == EAGAIN) {
-        break;
-      } else if (errno != EINTR) {
-        return ErrnoStatus(errno, "receive");
+    char buffer[kReadBytes];
+    for (size_t taken = 0; taken < kReadBytesPerIteration && client->out_bytes <= kUnreadBytesMax;) {
+      const bool was_ready = client->channel.ready();
+      const size_t most = was_ready ? sizeof(buffer) : client->channel.wanted();
+      const ssize_t received = recv(client->socket.get(), buffer, most, MSG_DONTWAIT);
+      if (received == 0) return absl::UnavailableError("closed the connection");
+      if (received < 0) {
+        if (errno == EAGAIN) break;
+        if (errno == EINTR) continue;
+        return absl::UnavailableError(ErrnoStatus(errno, "receive").message());
       }
+      std::string to_send;
+      const absl::Status status =
+          client->channel.Receive(absl::string_view(buffer, static_cast<size_t>(received)), &client->in, &to_send);
+      Queue(client, std::move(to_send));
+      LOCKSTEP_RETURN_IF_ERROR(status);
+      if (!was_ready && client->channel.ready()) half_open_.Remove(client->serial);
+      LOCKSTEP_RETURN_IF_ERROR(TakeInput(client));
+      taken += static_cast<size_t>(received);
+      if (static_cast<size_t>(received) < most) break;
     }
     return absl::OkStatus();
   }
 
   absl::Status TakeInput(Client* client) {
     absl::string_view rest = client->in;
-    if (!client->said_hello) {
-      StoreHello hello;
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool complete, ParseStoreHello(rest, &hello));
-      if (!complete) return absl::OkStatus();
-      rest.remove_prefix(kStoreHelloBytes);
-      const bool welcome = hello.version == kStoreProtocolVersion;
-      client->out.push_back(StoreServerHello(welcome ? StoreVerdict::kWelcome : StoreVerdict::kVersionNotSpoken));
-      client->out_bytes += client->out.back().size();
-      if (!welcome) {
-        LOCKSTEP_RETURN_IF_ERROR(Flush(client));
-        return absl::InvalidArgumentError(
-            absl::StrCat("speaks version ", hello.version, ", not ", kStoreProtocolVersion));
-      }
-      client->said_hello = true;
-      --unauthenticated_;
-    }
     while (client->out_bytes <= kUnreadBytesMax) {
       StoreRequest request;
       LOCKSTEP_ASSIGN_OR_RETURN(const size_t bytes, ParseStoreRequest(rest, &request));
@@ -261,7 +316,7 @@ class TcpStoreServer::Loop {
       std::vector<StoreService::Answer> answers;
       service_.CarryOut(client->serial, request, Clock::now(), &answers);
       for (const StoreService::Answer& answer : answers) {
-        Client& recipient = clients_.at(answer.client);  // Drop makes the service forget a client.
+        Client& recipient = clients_.at(answer.client);  // Forget makes the service forget a client.
         Reply(&recipient, answer);
         // Others are sent theirs in an iteration of their own. A failure to ask for it shows there, too.
         if (&recipient != client) (void)UpdateEvents(&recipient);
@@ -272,6 +327,12 @@ class TcpStoreServer::Loop {
     return absl::OkStatus();
   }
 
+  void Queue(Client* client, std::string bytes) {
+    if (bytes.empty()) return;
+    client->out_bytes += bytes.size();
+    client->out.push_back(std::move(bytes));
+  }
+
   absl::Status Flush(Client* client) {
     while (!client->out.empty()) {
       const std::string& front = client->out.front();
@@ -280,7 +341,7 @@ class TcpStoreServer::Loop {
       if (sent < 0) {
         if (errno == EAGAIN) break;
         if (errno == EINTR) continue;
-        return ErrnoStatus(errno, "send");
+        return absl::UnavailableError(ErrnoStatus(errno, "send").message());
       }
       client->out_begin += static_cast<size_t>(sent);
       client->out_bytes -= static_cast<size_t>(sent);
@@ -294,7 +355,8 @@ class TcpStoreServer::Loop {
   void Reply(Client* client, const StoreService::Answer& answer) {
     if (client->out_bytes > kUnreadBytesLimit) {
       // Its own iteration finds the connection closed. Dropping it here would pull it from under whoever is being served.
-      Warn(client->peer, "does not read its answers: disconnected");
+      LOCKSTEP_LOG(kWarning) << "store server: " << client->peer.ToString()
+                             << " does not read its answers: disconnected";
       (void)shutdown(client->socket.get(), SHUT_RDWR);
       return;
     }
@@ -302,8 +364,9 @@ class TcpStoreServer::Loop {
     reply.id = answer.request;
     reply.code = answer.status.code();
     reply.body = answer.status.ok() ? absl::string_view(answer.body) : answer.status.message();
-    client->out.push_back(EncodeStoreReply(reply));
-    client->out_bytes += client->out.back().size();
+    std::string bytes;
+    client->channel.Send(EncodeStoreReply(reply), &bytes);
+    Queue(client, std::move(bytes));
   }
 
   // Asks epoll for what the client's queues call for now.
@@ -317,12 +380,24 @@ class TcpStoreServer::Loop {
 
   void Drop(Clients::iterator entry, const absl::Status& reason) {
     Client& client = entry->second;
-    // A client that leaves is daily life; one that left without a word of ours, or that spoke nonsense, is worth a line.
-    if (!client.said_hello || reason.code() == absl::StatusCode::kInvalidArgument) {
-      Warn(client.peer, absl::StrCat(client.said_hello ? "" : "no client of this store: ", reason.message()));
+    // What tells it why.
+    (void)Flush(&client);
+    DiscardInput(client.socket);
+    // A client that leaves is daily life.
+    if (absl::IsPermissionDenied(reason)) {
+      refusals_.Note(client.channel.refusal(), client.peer.ToString(), reason.message());
+    } else if (!client.channel.ready()) {
+      refusals_.Note(Refusal::kBroken, client.peer.ToString(),
+                     absl::StrCat(reason.message(), " before its handshake was over"));
+    } else if (!absl::IsUnavailable(reason)) {
+      refusals_.Note(Refusal::kBroken, client.peer.ToString(), reason.message());
     }
-    if (!client.said_hello) --unauthenticated_;
-    service_.Forget(client.serial);
+    Forget(entry);
+  }
+
+  void Forget(Clients::iterator entry) {
+    half_open_.Remove(entry->first);
+    service_.Forget(entry->first);
     clients_.erase(entry);
   }
 
@@ -330,47 +405,39 @@ class TcpStoreServer::Loop {
   void Tick() {
     const Clock::time_point now = Clock::now();
     next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
-    if (unauthenticated_ > 0) {
-      for (auto client = clients_.begin(); client != clients_.end();) {
-        const auto current = client++;
-        if (!current->second.said_hello && now >= current->second.hello_deadline) {
-          Drop(current,
-               absl::DeadlineExceededError(absl::StrCat("silent for ", options_.hello_timeout.count(), " ms")));
-        }
-      }
-    }
+    while (const absl::optional<uint64_t> expired = half_open_.Expired(now)) GiveUp(*expired, Refusal::kSilent);
     service_.DropExpired(now);
     if (!listening_) listening_ = ControlListeners(EPOLL_CTL_ADD).ok();
-  }
-
-  void Warn(const SocketAddress& peer, absl::string_view what) {
-    // Rarer and rarer: a port scanner must not fill the disk.
-    ++warnings_;
-    if (warnings_ > kWarningsInFull && (warnings_ & (warnings_ - 1)) != 0) return;
-    LOCKSTEP_LOG(kWarning) << "store server: connection from " << peer.ToString() << ": " << what
-                           << (warnings_ > kWarningsInFull ? absl::StrCat(" (warning ", warnings_, ")")
-                                                           : std::string());
+    if (!handing_out_) {
+      handing_out_ = true;
+      for (const UniqueFd& listener : secret_listeners_) {
+        (void)Control(EPOLL_CTL_ADD, listener.get(), EPOLLIN, kSecretListener);
+      }
+    }
   }
 
   int TickMs() const {
-    if (unauthenticated_ == 0 && !service_.anyone_waits() && listening_) return -1;
-    const auto tick = std::min(kTickMax, std::max(options_.hello_timeout / 4, std::chrono::milliseconds(1)));
+    if (half_open_.size() == 0 && !service_.anyone_waits() && listening_ && handing_out_) return -1;
+    const auto tick = std::min(kTickMax, std::max(options_.handshake_timeout / 4, std::chrono::milliseconds(1)));
     return static_cast<int>(tick.count());
   }
 
   const Options options_;
+  Refusals refusals_;
   std::vector<UniqueFd> listeners_;
+  std::vector<UniqueFd> secret_listeners_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
-  UniqueFd spare_;  // given up for a moment to turn clients away where there is no other descriptor
+  UniqueFd
+      spare_;  // given up for a moment to hand out a secret, or to turn clients away where there is no other descriptor
   bool listening_ = true;
   bool was_listening_ = true;  // when it was last tried
+  bool handing_out_ = true;
   StoreService service_;
   uint64_t next_client_ = kFirstClient;
   Clients clients_;
-  size_t unauthenticated_ = 0;  // connected, no hello yet
+  HalfOpen half_open_{HalfOpen::MostForThisProcess(), options_.handshake_timeout};
   Clock::time_point next_tick_ = Clock::time_point::min();
-  uint64_t warnings_ = 0;
 
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
@@ -384,7 +451,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const Soc
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std::vector<SocketAddress>& addresses,
                                                                        const Options& options) {
   const auto context = [&] { return absl::StrCat("store server at ", addresses.front().ToString()); };
-  std::vector<UniqueFd> listeners;
+  std::vector<UniqueFd> listeners, secret_listeners;
   std::vector<SocketAddress> bound;
   for (const SocketAddress& address : addresses) {
     absl::StatusOr<UniqueFd> listener = Listen(address);
@@ -392,6 +459,10 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
     LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(listener->get()));
     listeners.push_back(*std::move(listener));
     bound.push_back(local);
+    if (options.hands_out_secret) {
+      LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd secret_listener, ListenForSecretRequests(local));
+      secret_listeners.push_back(std::move(secret_listener));
+    }
   }
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -399,7 +470,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   UniqueFd spare = CopyOf(stop_event);
   if (!spare.valid()) return ErrnoStatus(errno, "a spare descriptor");
   auto loop =
-      std::make_unique<Loop>(options, std::move(listeners), std::move(epoll), std::move(stop_event), std::move(spare));
+      std::make_unique<Loop>(options, absl::StrCat("store server ", bound.front().ToString()), std::move(listeners),
+                             std::move(secret_listeners), std::move(epoll), std::move(stop_event), std::move(spare));
   if (const absl::Status status = loop->Prepare(); !status.ok()) return Annotate(status, context());
   Loop* const running = loop.get();
   auto server = absl::WrapUnique(new TcpStoreServer(std::move(loop), std::move(bound)));
@@ -421,5 +493,7 @@ TcpStoreServer::~TcpStoreServer() {
 }
 
 absl::Status TcpStoreServer::status() const { return loop_->status(); }
+
+const Refusals& TcpStoreServer::refusals() const { return loop_->refusals(); }
 
 }  // namespace lockstep

@@ -13,26 +13,34 @@
 #include "absl/status/statusor.h"
 #include "base/thread.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
 
 namespace lockstep {
 
 // Serves TcpStoreClients of any number of jobs until it is destroyed. Thread-safe.
 //
 // Its thread ("lockstep-store") owns every connection and the dictionary; waits are entries in a table, not threads.
-// A client that breaks the protocol, or stays silent before its hello, is disconnected with a logged warning; other clients do
-// not notice. A client that does not read its answers is not served until it does.
+// A client is served once it has proved that it has the secret. Until then its connection is one of a bounded number, for a bounded
+// time, and the first to go where descriptors run out. Who does not prove it, or breaks the protocol, is disconnected, counted and
+// told of in the log; other clients do not notice. A client that does not read its answers is not served until it does.
 class TcpStoreServer {
  public:
   struct Options {
+    // What clients need. By default nothing, and every one of them is served.
+    Credentials credentials;
+    // Gives the secret to whoever of the same user asks on this machine (secret_handout.h).
+    bool hands_out_secret = false;
     // Connections above this are closed at once, with a warning.
     size_t clients_max = 16384;
-    // Keys and values together; a request that would go beyond answers RESOURCE_EXHAUSTED.
-    size_t bytes_max = size_t{1} << 30;
-    // From accepting a connection to its hello.
-    std::chrono::milliseconds hello_timeout{10000};
+    // Keys and values together; a request that would go beyond answers RESOURCE_EXHAUSTED. A rank's set-up stores less than 1 KiB.
+    size_t bytes_max = size_t{16} << 20;
+    // From accepting a connection to the end of its handshake.
+    std::chrono::milliseconds handshake_timeout{10000};
   };
 
-  // Listens and starts serving. With port 0 the system chooses: see address(). ALREADY_EXISTS when the port is taken.
+  // Listens and starts serving. With port 0 the system chooses: see address(). ALREADY_EXISTS when the port is taken, or the name by
+  // which the secret is handed out.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const SocketAddress& address, const Options& options);
   // The same on each of these; at least one.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const std::vector<SocketAddress>& addresses,
@@ -49,6 +57,9 @@ class TcpStoreServer {
   // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
   absl::Status status() const;
 
+  // Who was turned away.
+  const Refusals& refusals() const;
+
  private:
   class Loop;
 
@@ -56,7 +67,7 @@ class TcpStoreServer {
 
   const std::vector<SocketAddress> addresses_;
   const uint64_t fork_generation_;
-  // Belongs to the thread, except the request to stop and status().
+  // Belongs to the thread, except the request to stop, status() and refusals().
   std::unique_ptr<Loop> loop_;
   Thread thread_;
 };

@@ -1,44 +1,19 @@
 #include "transport/store/store_wire.h"
 
-#include <algorithm>
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "transport/net/little_endian.h"
 
 namespace lockstep {
 namespace {
 
-constexpr absl::string_view kMagic("LKST", 4);
 constexpr size_t kRequestHeaderBytes = 28;
 constexpr size_t kReplyHeaderBytes = 16;
-
-std::string Hello(uint16_t detail) {
-  std::string hello(kMagic);
-  AppendLittleEndian(&hello, kStoreProtocolVersion, detail);
-  return hello;
-}
 
 bool ValidOp(uint8_t op) {
   return op >= static_cast<uint8_t>(StoreOp::kSet) && op <= static_cast<uint8_t>(StoreOp::kDelete) && op != 3;
 }
 
 }  // namespace
-
-std::string StoreClientHello() { return Hello(0); }
-std::string StoreServerHello(StoreVerdict verdict) { return Hello(static_cast<uint16_t>(verdict)); }
-
-absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello) {
-  const size_t known_bytes = std::min(input.size(), kMagic.size());
-  if (input.substr(0, known_bytes) != kMagic.substr(0, known_bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("begins with '", absl::CHexEscape(input.substr(0, kStoreHelloBytes)), "', not with ", kMagic));
-  }
-  if (input.size() < kStoreHelloBytes) return false;
-  hello->version = LoadLittleEndian<uint16_t>(input.data() + 4);
-  hello->detail = LoadLittleEndian<uint16_t>(input.data() + 6);
-  return true;
-}
 
 std::string EncodeStoreRequest(const StoreRequest& request) {
   std::string out;

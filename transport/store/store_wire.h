@@ -1,9 +1,7 @@
-// What a TcpStoreClient and a TcpStoreServer say to each other. Pure functions on bytes; docs/wire_formats.md explains
-// it.
+// What a TcpStoreClient and a TcpStoreServer say to each other over a Channel (transport/secure/channel.h, purpose store). Pure functions
+// on bytes; docs/wire_formats.md explains it.
 //
-//   connection    = client-hello server-hello { request | reply }        numbers are little-endian
-//   client-hello  = "LKST"  version:u16  auth:u16                        auth: 0, reserved for authentication
-//   server-hello  = "LKST"  version:u16  verdict:u16                     0 welcome, 1 version not spoken here, 2 no descriptors
+//   connection    = { request | reply }                                  numbers are little-endian
 //   request       = id:u64  op:u8  zero:u8[3]  timeout_ms:u32  key_bytes:u32  first_bytes:u32  second_bytes:u32
 //                   key  first  second
 //   reply         = id:u64  code:u32  bytes:u32  body
@@ -19,6 +17,8 @@
 // Requests may overlap. A reply has the id of its request; replies come in any order. A `wait` is answered once the key is there. If
 // timeout_ms (0xffffffff: never) passes first, it is dropped without an answer, since the client has given up by then. `code` is an
 // absl::StatusCode; if it is not 0, the body is the message.
+//
+// This is version 2, to which the channel's preamble belongs. Version 1 had hellos of its own, which began with "LKST".
 
 #ifndef TRANSPORT_STORE_STORE_WIRE_H_
 #define TRANSPORT_STORE_STORE_WIRE_H_
@@ -34,22 +34,7 @@
 
 namespace lockstep {
 
-inline constexpr uint16_t kStoreProtocolVersion = 1;
-inline constexpr size_t kStoreHelloBytes = 8;
 inline constexpr uint32_t kStoreNoTimeout = 0xffffffff;
-
-enum class StoreVerdict : uint16_t { kWelcome = 0, kVersionNotSpoken = 1, kNoDescriptors = 2 };
-
-std::string StoreClientHello();
-std::string StoreServerHello(StoreVerdict verdict);
-
-// RETURNS  true once `input` begins with a whole hello, false while more is needed. The caller checks the version
-// ERRORS   INVALID_ARGUMENT  the bytes cannot be a hello
-struct StoreHello {
-  uint16_t version = 0;
-  uint16_t detail = 0;  // auth or verdict
-};
-absl::StatusOr<bool> ParseStoreHello(absl::string_view input, StoreHello* hello);
 
 // Views are into the input it was parsed from.
 struct StoreRequest : StoreCall {
