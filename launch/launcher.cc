@@ -19,10 +19,12 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "launch/job_secret.h"
 #include "launch/output_relay.h"
 #include "launch/signal_inbox.h"
 #include "launch/spawn.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
 #include "transport/store/store_tcp_server.h"
 
 namespace lockstep {
@@ -64,7 +66,8 @@ class Job {
   ~Job();
 
   // `server` is null when somebody else serves the store.
-  absl::Status Start(const std::string& path, const std::string& job_id, std::unique_ptr<TcpStoreServer> server);
+  absl::Status Start(const std::string& path, const std::string& job_id, JobSecret secret,
+                     std::unique_ptr<TcpStoreServer> server);
   void Run();
   LaunchResult Result() const;
 
@@ -87,6 +90,7 @@ class Job {
   SubreaperScope subreaper_;
   const std::unique_ptr<SignalInbox> inbox_;
   const std::unique_ptr<ProcessGuardian> guardian_;
+  JobSecret secret_;
   std::unique_ptr<TcpStoreServer> server_;
   OutputRelay relay_;
   std::vector<RankProcess> ranks_;
@@ -113,7 +117,9 @@ absl::StatusOr<uint16_t> FreePort() {
   return found.port();
 }
 
-absl::Status Job::Start(const std::string& path, const std::string& job_id, std::unique_ptr<TcpStoreServer> server) {
+absl::Status Job::Start(const std::string& path, const std::string& job_id, JobSecret secret,
+                        std::unique_ptr<TcpStoreServer> server) {
+  secret_ = std::move(secret);
   server_ = std::move(server);
   LOCKSTEP_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
   const std::string store =
@@ -121,7 +127,7 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, std:
   const std::string served = server_ != nullptr ? "1" : "0";
   const std::string size = absl::StrCat(options_.world_size);
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    const std::vector<std::pair<std::string, std::string>> variables = {
+    std::vector<std::pair<std::string, std::string>> variables = {
         {"LOCKSTEP_RANK", absl::StrCat(rank)},
         {"LOCKSTEP_WORLD_SIZE", size},
         {"LOCKSTEP_LOCAL_RANK", absl::StrCat(rank)},
@@ -137,6 +143,7 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, std:
         {"MASTER_ADDR", "127.0.0.1"},
         {"MASTER_PORT", absl::StrCat(master_port)},
     };
+    if (!secret_.path.empty()) variables.emplace_back("LOCKSTEP_SECRET_FILE", secret_.path);
     SpawnOptions spawn;
     spawn.path = path;
     spawn.arguments = options_.command;
@@ -320,9 +327,11 @@ absl::StatusOr<std::string> RandomJobId() {
 }
 
 // On the loopback interface: all ranks are on this host.
-absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore() {
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(const Credentials& credentials) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::Parse("127.0.0.1:0"));
-  return TcpStoreServer::Create(address, TcpStoreServer::Options());
+  TcpStoreServer::Options options;
+  options.credentials = credentials;
+  return TcpStoreServer::Create(address, options);
 }
 
 absl::Status Validate(const LaunchOptions& options) {
@@ -356,11 +365,13 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGuardian> guardian, ProcessGuardian::Start());
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<SignalInbox> inbox, SignalInbox::Open());
   Job job(options, std::move(inbox), std::move(guardian));
+  const bool serves = options.store_url.empty();
+  LOCKSTEP_ASSIGN_OR_RETURN(JobSecret secret, MakeJobSecret(serves));
   std::unique_ptr<TcpStoreServer> server;
-  if (options.store_url.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(server, ServeStore());
+  if (serves) {
+    LOCKSTEP_ASSIGN_OR_RETURN(server, ServeStore(secret.credentials));
   }
-  LOCKSTEP_RETURN_IF_ERROR(job.Start(path, job_id, std::move(server)));
+  LOCKSTEP_RETURN_IF_ERROR(job.Start(path, job_id, std::move(secret), std::move(server)));
   job.Run();
   return job.Result();
 }

@@ -58,6 +58,10 @@ Runs N copies of a program on this host as the ranks of one world. Each finds it
 LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID; torchrun's RANK, MASTER_ADDR and
 so on are set as well. Output lines begin with "[rank] ".
 
+The ranks prove to each other that they belong to this job by a secret that is drawn for it; LOCKSTEP_SECRET_FILE is set to a
+file that only processes of this user on this host can read. If it is set already, that file's secret is used, which is
+what containers or other users among the ranks need. LOCKSTEP_SECURITY=none does without.
+
   -n N, --nproc N     how many ranks
   --foreground RANK   this rank writes to the terminal directly, without a prefix (a progress bar, say)
   --grace SECONDS     from SIGTERM to SIGKILL when the job is ended (default 5)

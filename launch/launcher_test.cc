@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,10 +22,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/deadline.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/spawn.h"
+#include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/secret.h"
+#include "transport/store/store_tcp_client.h"
 
 namespace lockstep {
 namespace {
@@ -125,6 +131,96 @@ TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
   EXPECT_EQ(lines[0], "[0] 0");
   EXPECT_THAT(lines[1], ContainsRegex("^.[01]. tcp://127.0.0.1:[0-9]+ 1$"));
   EXPECT_EQ(lines[1].substr(4), lines[2].substr(4));
+}
+
+// The file of its secret holds what the store's server of this job wants, for every rank and as long as it runs; its contents are
+// neither in the environment nor in an argument.
+TEST_F(LauncherTest, GivesEachRankTheFileOfASecretThatIsTheJobsOwn) {
+  options_.store_url.clear();
+  const std::string script =
+      "secret=$(cat $LOCKSTEP_SECRET_FILE); echo $secret\n"
+      "stat -L -c 'mode %a of %U' $LOCKSTEP_SECRET_FILE\n"
+      "grep -q $secret /proc/self/environ /proc/$$/cmdline /proc/$PPID/environ /proc/$PPID/cmdline && echo found\n"
+      "echo x 2> /dev/null > $LOCKSTEP_SECRET_FILE && echo written\n"
+      "echo fds: $(ls -l /proc/self/fd | grep -c lockstep-secret)\n"
+      "exit 0";
+  EXPECT_EQ(Run(2, script).exit_status, 0);
+  EXPECT_EQ(Run(1, script).exit_status, 0);
+  std::map<std::string, std::vector<std::string>> secrets;
+  for (const std::string& line : out_.lines()) {
+    const std::string text = line.substr(4);
+    if (text.size() == 64) {
+      EXPECT_THAT(Secret::FromHex(text), IsOk());
+      secrets[text].push_back(line.substr(0, 3));
+    } else {
+      EXPECT_THAT(text, testing::AnyOf(HasSubstr("mode 600 of "), "fds: 0"));
+    }
+  }
+  EXPECT_THAT(secrets, UnorderedElementsAre(testing::Pair(testing::_, UnorderedElementsAre("[0]", "[1]")),
+                                            testing::Pair(testing::_, UnorderedElementsAre("[0]"))));
+}
+
+TEST_F(LauncherTest, ItsStoreServesWhoHasTheSecretAndNobodyElse) {
+  options_.store_url.clear();
+  const std::string fifo = Fifo(), done = File("done");
+  ASSERT_EQ(mkfifo(done.c_str(), 0600), 0);
+  absl::Status with, without;
+  std::thread client([&] {
+    std::string store, path;
+    std::ifstream(fifo) >> store >> path;
+    const HostPort server = *ParseHostPort(store.substr(6));
+    Credentials credentials = {SecurityLevel::kAuthenticate, Secret::ReadFile(path).value(), path};
+    with = TcpStoreClient::Connect(server, credentials, Deadline::AfterMs(20'000)).status();
+    credentials.secret = Secret::Draw().value();
+    without = TcpStoreClient::Connect(server, credentials, Deadline::AfterMs(20'000)).status();
+    std::ofstream(done) << "done\n";
+  });
+  Run(1, absl::StrCat("echo $LOCKSTEP_STORE $LOCKSTEP_SECRET_FILE > ", fifo, "; read line < ", done));
+  client.join();
+  EXPECT_THAT(with, IsOk());
+  EXPECT_THAT(without, StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST_F(LauncherTest, AnotherUserCannotReadTheSecret) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  options_.world_size = 1;
+  options_.command = {"/bin/sh", "-c",
+                      "cat $LOCKSTEP_SECRET_FILE > /dev/null && echo own; "
+                      "setpriv --reuid=65534 --regid=65534 --clear-groups cat $LOCKSTEP_SECRET_FILE; echo $?"};
+  ASSERT_THAT(Launch(options_), IsOk());
+  EXPECT_THAT(out_.lines(), ElementsAre("[0] own", "[0] 1"));
+  EXPECT_THAT(err_.text(), HasSubstr("Permission denied"));
+}
+
+TEST_F(LauncherTest, LeavesTheUsersFileAndLevelAsTheyAre) {
+  const std::string file = File("secret");
+  std::ofstream(file) << std::string(64, 'a') << "\n";
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  options_.store_url.clear();
+  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
+  Run(1, "echo $LOCKSTEP_SECRET_FILE");
+  unsetenv("LOCKSTEP_SECRET_FILE");
+  setenv("LOCKSTEP_SECURITY", "none", 1);
+  Run(1, "echo none: $LOCKSTEP_SECRET_FILE");
+  unsetenv("LOCKSTEP_SECURITY");
+  EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file, "[0] none:"));
+}
+
+TEST_F(LauncherTest, AFileOrLevelThatCannotBeIsAnErrorBeforeAnythingStarts) {
+  const std::string file = File("secret");
+  std::ofstream(file) << std::string(64, 'a') << "\n";
+  ASSERT_EQ(chmod(file.c_str(), 0644), 0);
+  options_.store_url.clear();
+  options_.command = {"/bin/true"};
+  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
+  EXPECT_THAT(Launch(options_),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::AllOf(HasSubstr(file), HasSubstr("0644"))));
+  setenv("LOCKSTEP_SECRET_FILE", "/no/such/file", 1);
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/no/such/file")));
+  unsetenv("LOCKSTEP_SECRET_FILE");
+  setenv("LOCKSTEP_SECURITY", "much", 1);
+  EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("LOCKSTEP_SECURITY")));
+  unsetenv("LOCKSTEP_SECURITY");
 }
 
 TEST_F(LauncherTest, DrawsAnotherJobIdForEachJob) {

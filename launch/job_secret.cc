@@ -1,0 +1,53 @@
+#include "launch/job_secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/env.h"
+#include "base/status.h"
+#include "transport/secure/secret.h"
+
+namespace lockstep {
+namespace {
+
+absl::StatusOr<UniqueFd> FileOf(const Secret& secret) {
+  UniqueFd file(memfd_create("lockstep-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const std::string text = absl::StrCat(secret.Hex(), "\n");
+  const bool made = file.valid() && fchmod(file.get(), 0600) == 0 &&
+                    write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                    fcntl(file.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+  if (!made) return ErrnoStatus(errno, "a file in memory for the job's secret");
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<JobSecret> MakeJobSecret(bool serves) {
+  JobSecret job;
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames));
+  job.credentials.level = level.has_value() ? static_cast<SecurityLevel>(*level) : SecurityLevel::kAuthenticate;
+  if (job.credentials.level == SecurityLevel::kNone) return job;
+  if (const absl::optional<std::string> given = GetEnv("LOCKSTEP_SECRET_FILE"); given.has_value()) {
+    job.credentials.source = absl::StrCat("LOCKSTEP_SECRET_FILE=", *given);
+    if (!serves) return job;
+    auto secret = Secret::ReadFile(*given);
+    if (!secret.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("LOCKSTEP_SECRET_FILE: ", secret.status().message()));
+    }
+    job.credentials.secret = *std::move(secret);
+    return job;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(job.credentials.secret, Secret::Draw());
+  job.credentials.source = "lockstep-run";
+  LOCKSTEP_ASSIGN_OR_RETURN(job.file, FileOf(*job.credentials.secret));
+  job.path = absl::StrCat("/proc/", getpid(), "/fd/", job.file.get());
+  return job;
+}
+
+}  // namespace lockstep
