@@ -1,4 +1,4 @@
-// The store's protocol on both ends: hellos, requests, and what the server's dictionary makes of them; replies.
+// The store's protocol on both ends: requests, and what the server's dictionary makes of them; replies.
 //
 //   input = what:u8 stream        what is even: what a server reads, of two clients, by odd and even ids; odd: what a client reads
 
@@ -14,14 +14,6 @@ namespace {
 using Code = absl::StatusCode;
 
 constexpr size_t kServiceBytesMax = 512;
-
-// The size of the hello that the input begins with; 0: none.
-size_t ReadHello(absl::string_view input) {
-  StoreHello hello;
-  const absl::StatusOr<bool> whole = ParseStoreHello(input, &hello);
-  fuzz::CheckCode(whole.status(), {Code::kInvalidArgument});
-  return whole.ok() && *whole ? kStoreHelloBytes : 0;
-}
 
 void CheckAnswer(const StoreService::Answer& answer) {
   fuzz::CheckCode(answer.status, {Code::kNotFound, Code::kResourceExhausted});
@@ -41,7 +33,6 @@ void CheckAnswer(const StoreService::Answer& answer) {
 void Serve(absl::string_view input) {
   StoreService service(kServiceBytesMax);
   StoreService::TimePoint now{};
-  input.remove_prefix(ReadHello(input));
   for (uint64_t number = 0; !input.empty(); ++number) {
     StoreRequest request;
     const absl::StatusOr<size_t> taken = ParseStoreRequest(input, &request);
@@ -68,7 +59,6 @@ void Serve(absl::string_view input) {
 }
 
 void ReadReplies(absl::string_view input) {
-  input.remove_prefix(ReadHello(input));
   while (!input.empty()) {
     StoreReply reply;
     const absl::StatusOr<size_t> taken = ParseStoreReply(input, &reply);
@@ -94,16 +84,16 @@ StoreRequest Request(uint64_t id, StoreOp op, absl::string_view first = "", absl
 }  // namespace
 
 std::vector<std::string> fuzz::Seeds() {
-  std::string requests = '\0' + StoreClientHello();
+  std::string requests(1, '\0');
   for (const StoreRequest& request :
        {Request(1, StoreOp::kWait), Request(2, StoreOp::kSet, "value"), Request(3, StoreOp::kGet),
         Request(4, StoreOp::kCompareAndSet, "value", "another"), Request(5, StoreOp::kDelete),
         Request(6, StoreOp::kGet), Request(7, StoreOp::kWait)}) {
     requests += EncodeStoreRequest(request);
   }
-  const std::string replies = '\1' + StoreServerHello(StoreVerdict::kWelcome) +
-                              EncodeStoreReply({1, Code::kOk, "value"}) + EncodeStoreReply({3, Code::kNotFound, "key"});
-  return {requests, replies, '\1' + StoreServerHello(StoreVerdict::kVersionNotSpoken)};
+  const std::string replies =
+      '\1' + EncodeStoreReply({1, Code::kOk, "value"}) + EncodeStoreReply({3, Code::kNotFound, "key"});
+  return {requests, replies};
 }
 
 }  // namespace lockstep
