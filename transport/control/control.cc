@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/control/control_store.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +29,8 @@ constexpr milliseconds kLogInterval(5000);
 constexpr milliseconds kLookAgain(500);
 // Between two attempts at an address that turned out to be stale.
 constexpr milliseconds kRetryPause(20);
+// The same where somebody does not have our secret: finding that out costs both ends something.
+constexpr milliseconds kRefusedPause(200);
 // A coordinator that does not answer rank 0 within this is taken for dead, and its address is replaced.
 constexpr milliseconds kProbeTime(1000);
 // What stands in the store when a rank comes may be of a set-up that failed, and rank 0 about to try another: it has this long to
@@ -52,14 +56,37 @@ struct Welcomed {
 struct Attempt {
   absl::optional<Welcomed> welcomed;
   absl::Status status;
+  // Why one of the two ends refused the other in the handshake.
+  Refusal refusal = Refusal::kCount;
   // The coordinator itself said no, and why; otherwise there may be no coordinator of ours at all.
   absl::optional<control::RejectReason> rejected;
 };
 
+// What to show to the coordinator of this record, which may hold the secret. Where neither has one, a secret that nobody else has: it
+// still tells whether the other's level is the same.
+absl::StatusOr<Credentials> CredentialsFor(const ControlOptions& options, const Store& store,
+                                           const CoordinatorRecord& record) {
+  Credentials credentials = options.credentials;
+  if (credentials.level == SecurityLevel::kNone) return Credentials();
+  if (credentials.secret != nullptr) return credentials;
+  credentials.secret = record.secret;
+  credentials.source = absl::StrCat("the coordinator's address in ", store.Describe());
+  if (credentials.secret != nullptr) return credentials;
+  LOCKSTEP_ASSIGN_OR_RETURN(credentials.secret, Secret::Draw());
+  credentials.source =
+      "nowhere, as there is none with its address: LOCKSTEP_SECRET_FILE has to be set on all ranks or on none";
+  return credentials;
+}
+
 // Connects and introduces this rank. Gives up at the deadline, or when `go_on`, asked every kLookAgain, says no.
-Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& record, Deadline deadline,
-                       const std::function<bool()>& go_on) {
+Attempt TryCoordinator(const ControlOptions& options, const Store& store, const CoordinatorRecord& record,
+                       Deadline deadline, const std::function<bool()>& go_on) {
   Attempt attempt;
+  const absl::StatusOr<Credentials> credentials = CredentialsFor(options, store, record);
+  if (!credentials.ok()) {
+    attempt.status = credentials.status();
+    return attempt;
+  }
   absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
   do {
     socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)));
@@ -76,7 +103,7 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
   hello.world = record.world;
   hello.host = self.host;
   hello.pid = self.pid;
-  Connection connection(*std::move(socket), control::kCoordinatorFrameBytesMax);
+  Connection connection(*std::move(socket), Channel::Side::kConnects, *credentials);
   connection.Send(hello);
 
   const std::string where = absl::StrCat("coordinator at ", record.address.ToString());
@@ -84,8 +111,12 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
     connection.Flush();
     std::vector<control::Message> messages;
     const Connection::Input input = connection.Receive(&messages);
+    // The answer, or the reason why there will be none.
+    connection.Flush();
     if (!messages.empty()) {
-      if (auto* welcome = std::get_if<control::Welcome>(&messages[0])) {
+      auto* const welcome = std::get_if<control::Welcome>(&messages[0]);
+      // With the world's secret if, and only if, there are secrets.
+      if (welcome != nullptr && (welcome->secret == nullptr) == (credentials->secret == nullptr)) {
         control::Welcome taken = std::move(*welcome);
         messages.erase(messages.begin());
         attempt.welcomed.emplace(Welcomed{std::move(connection), std::move(taken), std::move(messages)});
@@ -96,6 +127,11 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
         attempt.status = Annotate(reject->status, where);
         return attempt;
       }
+    }
+    if (input == Connection::Input::kRefused || input == Connection::Input::kTampered) {
+      attempt.refusal = connection.refusal();
+      attempt.status = Annotate(connection.why(), where);
+      return attempt;
     }
     if (input != Connection::Input::kOpen || !messages.empty()) {
       attempt.status = absl::UnavailableError(
@@ -115,7 +151,10 @@ Attempt TryCoordinator(const ControlOptions& options, const CoordinatorRecord& r
 
 // Puts the address of our coordinator into the store. What stands there may be left over from a world that crashed, or belong
 // to a rank 0 that is alive: only asking it tells.
-absl::Status Publish(const ControlOptions& options, Store* store, const std::string& record, Deadline deadline) {
+// RETURNS  what stands there now
+absl::StatusOr<std::string> Publish(const ControlOptions& options, Store* store, const CoordinatorRecord& record,
+                                    Deadline deadline) {
+  const std::string text = control::EncodeCoordinatorRecord(record);
   const std::string key = control::StoreKey(options.job_id);
   const std::string attempt = absl::StrCat("publish the coordinator in ", store->Describe());
   for (;;) {
@@ -125,25 +164,28 @@ absl::Status Publish(const ControlOptions& options, Store* store, const std::str
     if (!before->empty()) {
       if (const absl::StatusOr<CoordinatorRecord> other = control::DecodeCoordinatorRecord(*before); other.ok()) {
         const Deadline probe = Deadline::Earlier(deadline, Deadline::After(kProbeTime));
-        const Attempt answer = TryCoordinator(options, *other, probe, [] { return true; });
+        const Attempt answer = TryCoordinator(options, *store, *other, probe, [] { return true; });
         if (answer.rejected == control::RejectReason::kRefused) return answer.status;
       }
       LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a coordinator in " << store->Describe();
     }
-    const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, record, deadline);
+    const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, text, deadline);
     // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
     // then wins.
     if (absl::IsUnimplemented(after.status())) {
-      LOCKSTEP_RETURN_IF_ERROR(Annotate(store->Set(key, record, deadline), attempt));
+      LOCKSTEP_RETURN_IF_ERROR(Annotate(store->Set(key, text, deadline), attempt));
       break;
     }
     if (!after.ok()) return Annotate(after.status(), attempt);
-    if (*after == record) break;
+    if (*after == text) break;
     if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(attempt, ": another rank 0 interferes"));
   }
+  if (record.secret != nullptr) {
+    LOCKSTEP_LOG(kInfo) << "the job's secret stands in " << store->Describe() << ": it is as safe as that store";
+  }
   // For a hint to others: that it does not stand there is no reason to fail.
-  (void)store->Set(control::kAnyJobKey, record, deadline);
-  return absl::OkStatus();
+  (void)store->Set(control::kAnyJobKey, control::AnyJobText(record), deadline);
+  return text;
 }
 
 // A rank that looks for rank 0's coordinator in the store.
@@ -163,7 +205,8 @@ class Search {
       }
       if (text.ok()) {
         if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
-        if (!deadline_.passed()) std::this_thread::sleep_for(kRetryPause);
+        const milliseconds pause = absl::IsPermissionDenied(last_failure_) ? kRefusedPause : kRetryPause;
+        std::this_thread::sleep_until(Deadline::Earlier(deadline_, Deadline::After(pause)).time());
       }
       if (deadline_.passed() || next_log_.passed()) {
         if (absl::optional<Welcomed> welcomed = TryNewestCoordinator()) return *std::move(welcomed);
@@ -193,8 +236,9 @@ class Search {
     if (absl::IsFailedPrecondition(record.status())) return Fail(record.status());
     if (!record.ok()) return absl::nullopt;
     if (options_.only_leaves && record->attempt > options_.attempt) return absl::CancelledError("a later attempt");
+    tried_world_ = record->world;
     Deadline overruled = Deadline::Infinite();
-    Attempt attempt = TryCoordinator(options_, *record, deadline_, [&] {
+    Attempt attempt = TryCoordinator(options_, *store_, *record, deadline_, [&] {
       LogNowAndThen();
       const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
       if (!now.ok()) return !absl::IsNotFound(now.status());
@@ -209,7 +253,9 @@ class Search {
     if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
     last_failure_ = attempt.status;
     // No other address makes that better.
-    if (absl::IsResourceExhausted(attempt.status)) return Fail(attempt.status);
+    if (absl::IsResourceExhausted(attempt.status) || attempt.refusal == Refusal::kOtherLevel) {
+      return Fail(attempt.status);
+    }
     // A coordinator listens before its address is told: nobody is there, or not on this machine.
     const std::string host = ThisProcess(options_.rank).host;
     if (record->address.loopback() && record->host != host && believe_.passed()) {
@@ -226,8 +272,19 @@ class Search {
     const absl::StatusOr<CoordinatorRecord> record =
         text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
     if (!record.ok()) return absl::nullopt;
-    Attempt attempt = TryCoordinator(options_, *record, Deadline::After(kProbeTime), [] { return true; });
-    if (attempt.rejected == control::RejectReason::kRefused) other_job_ = absl::StrCat("; ", attempt.status.message());
+    Attempt attempt;
+    // Here no secret comes with the address.
+    const Credentials& own = options_.credentials;
+    const bool can_ask = own.level == SecurityLevel::kNone || own.secret != nullptr;
+    if (can_ask) {
+      attempt = TryCoordinator(options_, *store_, *record, Deadline::After(kProbeTime), [] { return true; });
+    }
+    if (attempt.rejected == control::RejectReason::kRefused) {
+      other_job_ = absl::StrCat("; ", attempt.status.message());
+    } else if (record->world != tried_world_ && (!can_ask || attempt.refusal != Refusal::kCount)) {
+      other_job_ = absl::StrCat("; there is a rank 0 (host ", record->host, ", pid ", record->pid,
+                                "), of another job or with another secret");
+    }
     return std::move(attempt.welcomed);
   }
 
@@ -252,6 +309,7 @@ class Search {
   const Deadline believe_ = Deadline::After(kBeliefTime);
   Deadline next_log_ = Deadline::After(kLogInterval);
   absl::Status last_failure_;  // of the address in the store
+  uint64_t tried_world_ = 0;   // the world of that address
   std::string other_job_;
 };
 
@@ -265,6 +323,10 @@ absl::Status Check(const ControlOptions& options) {
         absl::StrCat("the job id has ", options.job_id.size(), " bytes; at most ", kJobIdBytesMax, " are allowed"));
   }
   if (options.peer_timeout <= milliseconds(0)) return absl::InvalidArgumentError("peer_timeout must be positive");
+  if (options.credentials.secret != nullptr && !options.credentials.secret->usable()) {
+    return absl::FailedPreconditionError(
+        "the secret was read before this process was forked, and is not there any more: it has to be read again");
+  }
   const SocketAddress& address = options.coordinator_bind_address;
   if (options.rank == Rank(0) && (address.length() == 0 || address.wildcard())) {
     return absl::InvalidArgumentError("coordinator_bind_address must be an address that the other ranks can reach");
@@ -277,6 +339,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(welcomed.connection.socket()));
   setup.local_address = local.WithPort(0);
   setup.welcome = std::move(welcomed.welcome);
+  setup.options.credentials.secret.reset();
   auto client = std::make_unique<ControlChannel>(std::move(setup), std::move(welcomed.connection), std::move(wakeup));
   const absl::Status started = client->Start(std::move(welcomed.early));
   if (started.ok()) return client;
@@ -284,9 +347,10 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup
   return started;
 }
 
-absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel::Setup setup, Store* store,
+absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOptions& options, Store* store,
                                                                  Deadline deadline) {
-  const ControlOptions options = setup.options;
+  ControlChannel::Setup setup;
+  setup.options = options;
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   control::Coordinator::Options coordinator_options;
   coordinator_options.bind_address = options.coordinator_bind_address;
@@ -295,20 +359,31 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel:
   coordinator_options.world_id = NewWorldId();
   coordinator_options.peer_timeout = options.peer_timeout;
   coordinator_options.self = ThisProcess(options.rank);
+  CoordinatorRecord record;
+  record.world = coordinator_options.world_id;
+  record.pid = coordinator_options.self.pid;
+  record.attempt = options.attempt;
+  record.host = coordinator_options.self.host;
+  if (options.credentials.level != SecurityLevel::kNone) {
+    LOCKSTEP_ASSIGN_OR_RETURN(coordinator_options.world_secret, Secret::Draw());
+    if (options.credentials.secret == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(record.secret, Secret::Draw());
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(coordinator_options.credentials, CredentialsFor(options, *store, record));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(setup.coordinator, control::Coordinator::Start(coordinator_options));
-  const CoordinatorRecord record = {setup.coordinator->address(), coordinator_options.world_id,
-                                    coordinator_options.self.pid, options.attempt, coordinator_options.self.host};
+  record.address = setup.coordinator->address();
   // Rank 0 takes its slot before anybody else can know of the coordinator.
-  Attempt attempt = TryCoordinator(options, record, deadline, [&setup] { return setup.coordinator->status().ok(); });
+  Attempt attempt =
+      TryCoordinator(options, *store, record, deadline, [&setup] { return setup.coordinator->status().ok(); });
   LOCKSTEP_RETURN_IF_ERROR(setup.coordinator->status());
   if (!attempt.welcomed.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own coordinator");
-  const std::string text = control::EncodeCoordinatorRecord(record);
   setup.store = store;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
                             MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
   // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
-  LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, text, deadline));
-  client->SetPublished(text);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string published, Publish(options, store, record, deadline));
+  client->SetPublished(published);
   return client;
 }
 
@@ -317,10 +392,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(ControlChannel:
 absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOptions options, Store* store,
                                                                        Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
-  ControlChannel::Setup setup;
-  setup.options = options;
   if (options.rank == Rank(0)) {
-    absl::StatusOr<std::unique_ptr<ControlChannel>> channel = CreateOfRankZero(std::move(setup), store, deadline);
+    absl::StatusOr<std::unique_ptr<ControlChannel>> channel = CreateOfRankZero(options, store, deadline);
     if (!channel.ok()) Refuse(options, store, channel.status());
     return channel;
   }
@@ -331,6 +404,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOp
     return wakeup.status();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(Welcomed welcomed, Search(options, store, deadline).Run());
+  ControlChannel::Setup setup;
+  setup.options = std::move(options);
   return MakeClient(std::move(setup), std::move(welcomed), *std::move(wakeup));
 }
 

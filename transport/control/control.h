@@ -7,6 +7,7 @@
 //   state of a rank    how it is known                              announced to all as
 //   dead               its connection closed without a disconnect   ABORTED   "rank 2 (host b, pid 71) died: ..."
 //   exited             its process said so as it exited             ABORTED   "rank 2 (host b, pid 71) exited: its process ended ..."
+//   cut off            what arrived from it is not what it sent     ABORTED   "rank 2 (host b, pid 71) is cut off: ..."
 //   unresponsive       no heartbeat for peer_timeout (SIGSTOP, a    ABORTED   "rank 2 (host b, pid 71) is unresponsive: ..."
 //                      frozen or unreachable host)
 //   late               heartbeats arrive, but an operation's        DEADLINE_EXCEEDED, naming the operation and which
@@ -48,6 +49,8 @@
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
 #include "transport/store/store.h"
 #include "transport/transport.h"
 #include "transport/wakeup.h"
@@ -58,6 +61,10 @@ struct ControlOptions {
   Rank rank;
   int size = 1;
   std::string job_id;
+  // What every rank has to prove to the coordinator, and the coordinator to every rank. With a level and no secret, rank 0 draws the job's
+  // secret, and the others take it from the store, which then has to be as safe as a secret. The secret is not kept longer than
+  // the channel takes to be made, but by rank 0's coordinator.
+  Credentials credentials;
   // The number of this rank's attempt at this set-up, equal on ranks that attempt it together. A failure of an earlier attempt
   // does not end a later one.
   int attempt = 0;
@@ -93,7 +100,10 @@ class ControlChannel {
   // from the coordinator, or from the store if they have not reached it.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
   //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid
-  //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback
+  //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback; or
+  //                              the secret was read before this process was forked
+  //         PERMISSION_DENIED    the coordinator has another security level. One that does not have our secret is not ours: the
+  //                              search goes on
   //         other codes          another rank could not set up; the message names it
   static absl::StatusOr<std::unique_ptr<ControlChannel>> Create(ControlOptions options, Store* store,
                                                                 Deadline deadline);
@@ -119,6 +129,13 @@ class ControlChannel {
   //                               65536 on rank 3")
   absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
                                            Deadline deadline);
+
+  // What the connections that carry the world's data have to prove: the level of the options, and a secret that rank 0 has drawn for
+  // this world and told its ranks over the channel. Known once Create has returned. No secret at level none.
+  const Credentials& world_credentials() const { return world_credentials_; }
+
+  // The peers that rank 0's coordinator has turned away; null on other ranks.
+  const Refusals* refusals() const { return refusals_.get(); }
 
   // A number that only the ranks of this world have. It tells stale connections apart. Known once Create has returned.
   uint64_t world_id() const { return world_id_; }
@@ -185,7 +202,8 @@ class ControlChannel {
   // REQUIRES  called before anything but Leave
   // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
   absl::Status Start(std::vector<control::Message> early);
-  // For Create: rank 0's record is in the store. Join removes it when it ends, or Leave if Join was not called.
+  // For Create: rank 0's record is in the store. Join removes it when it ends, or Leave if Join was not called. Its text may hold the
+  // job's secret.
   void SetPublished(const std::string& record) { record_ = record; }
 
  private:
@@ -228,10 +246,12 @@ class ControlChannel {
   // Constant after construction.
   const ControlOptions options_;
   const uint64_t world_id_;
+  const Credentials world_credentials_;
   const std::chrono::milliseconds peer_timeout_;  // rank 0's
   const SocketAddress local_address_;
   const uint64_t fork_generation_;
   const Wakeup wakeup_;
+  const std::shared_ptr<const Refusals> refusals_;  // the coordinator's too, which may go first
 
   // The thread's own.
   control::Connection connection_;

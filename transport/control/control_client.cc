@@ -18,7 +18,6 @@ namespace lockstep {
 namespace {
 
 using control::Connection;
-using control::Encode;
 using control::Message;
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
@@ -96,10 +95,13 @@ class ExitNotifier {
 ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup)
     : options_(std::move(setup.options)),
       world_id_(setup.welcome.world),
+      world_credentials_{options_.credentials.level, std::move(setup.welcome.secret),
+                         absl::StrCat("the coordinator, ", Describe(setup.welcome.coordinator))},
       peer_timeout_(setup.welcome.peer_timeout_ms),
       local_address_(std::move(setup.local_address)),
       fork_generation_(ForkGeneration()),
       wakeup_(std::move(wakeup)),
+      refusals_(setup.coordinator == nullptr ? nullptr : setup.coordinator->refusals()),
       connection_(std::move(connection)),
       last_heard_(Clock::now()),
       store_(setup.store),
@@ -129,7 +131,7 @@ void ControlChannel::Post(const Message& message) {
 
 void ControlChannel::PostLocked(const Message& message) {
   if (coordinator_state_ != CoordinatorState::kUp || leaving_) return;
-  auto frame = std::make_shared<const std::string>(Encode(message));
+  Connection::Frame frame = Connection::MakeFrame(message);
   if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
     LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped a message of " << frame->size()
                            << " bytes";
@@ -149,7 +151,7 @@ absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, abs
   control::Join join;
   join.member = self;
   join.options.assign(options.begin(), options.end());
-  if (Encode(join).size() > control::kRankFrameBytesMax) {
+  if (control::Encode(join).size() > control::kRankFrameBytesMax) {
     return absl::InvalidArgumentError("member and options are too long for a message to the coordinator");
   }
   {
@@ -438,8 +440,7 @@ void ControlChannel::ReadFromCoordinator() {
   const Connection::Input input = connection_.Receive(&messages);
   if (connection_.heard()) last_heard_ = Clock::now();
   for (Message& message : messages) Handle(std::move(message));
-  if (input == Connection::Input::kClosed) LoseCoordinator(control::kClosedText);
-  if (input == Connection::Input::kMalformed) LoseCoordinator("broke the control protocol");
+  if (input != Connection::Input::kOpen) LoseCoordinator(control::EndText(input));
 }
 
 void ControlChannel::Handle(Message message) {

@@ -18,6 +18,8 @@
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_world.h"
 #include "transport/net/epoll.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/half_open.h"
 #include "transport/wakeup.h"
 
 namespace lockstep {
@@ -30,20 +32,18 @@ using std::chrono::milliseconds;
 
 constexpr int kEventsPerIteration = 512;
 constexpr int kAcceptsPerIteration = 64;
-// Besides the ranks, which may all come at once.
-constexpr size_t kUnauthenticatedMax = 128;
 
-// One connection: a rank of the world, or an unauthenticated peer (who has not said who it is, or was rejected).
+// One connection: a rank of the world, or a half-open one (whose peer has not said who it is, or was rejected).
 struct Peer {
-  Peer(UniqueFd socket, const SocketAddress& address, TimePoint expiry)
-      : connection(std::move(socket), kHelloBytesMax), from(address), expires(expiry), last_heard(TimePoint::min()) {}
+  Peer(uint64_t number, UniqueFd socket, const SocketAddress& address, const Credentials& credentials)
+      : id(number), connection(std::move(socket), Channel::Side::kListens, credentials), from(address) {}
 
+  const uint64_t id;
   Connection connection;
   const SocketAddress from;
   int rank = -1;
-  const TimePoint expires;  // when an unauthenticated peer is dropped
   bool rejected = false;
-  TimePoint last_heard;
+  TimePoint last_heard = TimePoint::min();
   bool overflowed = false;  // it does not read
   bool watched_for_writing = false;
   bool closed = false;  // removed at the end of the iteration
@@ -71,6 +71,8 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     return ranks;
   }
 
+  std::shared_ptr<const Refusals> refusals() const override { return refusals_; }
+
   absl::Status status() const override {
     MutexLock lock(&mu_);
     return status_;
@@ -96,10 +98,12 @@ class CoordinatorThread final : public Coordinator, private World::Output {
           AcceptAll(now);
         } else {
           Peer* const peer = static_cast<Peer*>(source);
-          if (events[i].events & EPOLLOUT) FlushAndWatch(peer);
+          if ((events[i].events & EPOLLOUT) && !peer->closed) FlushAndWatch(peer);
           if (events[i].events & ~EPOLLOUT) ReadFrom(peer, now);
         }
       }
+      // After whatever has arrived in time was read.
+      while (const absl::optional<uint64_t> id = half_open_.Expired(now)) Drop(*id, Refusal::kSilent);
       world_.Tick(now);
       if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
       RemoveClosed();
@@ -108,7 +112,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   }
 
   int WaitForEvents(epoll_event* events) {
-    const TimePoint until = std::min(next_beat_, world_.next_event());
+    const TimePoint until = std::min({next_beat_, world_.next_event(), half_open_.next_expiry()});
     const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
     const int ready =
         epoll_wait(epoll_.get(), events, kEventsPerIteration, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
@@ -123,12 +127,14 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       absl::Status cause = socket.status();
       std::unique_ptr<Peer> peer;
       if (cause.ok()) {
-        peer = std::make_unique<Peer>(*std::move(socket), from, now + options_.hello_timeout);
+        peer = std::make_unique<Peer>(++last_id_, *std::move(socket), from, options_.credentials);
         cause = EpollControl(epoll_.get(), EPOLL_CTL_ADD, peer->connection.socket(), EPOLLIN, peer.get());
       }
       if (!cause.ok()) {
-        // Out of descriptors, most likely. Until the next heartbeat the listener is left alone: the connection that
-        // waits there would keep this loop spinning.
+        // Out of descriptors, most likely. Whoever has not said who it is makes way. The listener is looked at again when those who
+        // came before have been heard: each gets its turn.
+        if (const absl::optional<uint64_t> id = half_open_.Crowded()) return Drop(*id, Refusal::kCrowded);
+        // Until the next heartbeat the listener is left alone: the connection that waits there would keep this loop spinning.
         LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
         // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
         if (!was_accepting_) FailSetup(cause);
@@ -136,62 +142,103 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
         return;
       }
+      const std::string source = from.WithPort(0).ToString();
       peers_.push_back(std::move(peer));
-      if (++unauthenticated_count_ <= kUnauthenticatedMax + static_cast<size_t>(options_.size)) continue;
-      const auto oldest = std::find_if(peers_.begin(), peers_.end(),
-                                       [](const auto& candidate) { return candidate->rank < 0 && !candidate->closed; });
-      Close(oldest->get());
+      if (const absl::optional<uint64_t> id = half_open_.Add(last_id_, source, now)) Drop(*id, Refusal::kCrowded);
     }
   }
 
   void ReadFrom(Peer* peer, TimePoint now) {
     if (peer->closed) return;
+    if (peer->rank < 0) ReadHello(peer, now);
+    if (peer->rank < 0) return;
     std::vector<Message> messages;
     Connection::Input input = peer->connection.Receive(&messages);
     if (peer->connection.heard()) peer->last_heard = now;
     for (Message& message : messages) {
-      if (peer->closed || peer->rejected) break;
-      if (peer->rank < 0) {
-        HandleHello(peer, message, now);
-      } else if (!world_.Handle(peer->rank, std::move(message), now)) {
+      if (!world_.Handle(peer->rank, std::move(message), now)) {
         input = Connection::Input::kMalformed;
         break;
       }
     }
-    if (input == Connection::Input::kOpen || peer->closed) return;
+    if (peer->connection.wants_to_write()) FlushAndWatch(peer);
+    if (input == Connection::Input::kOpen) return;
     const int rank = peer->rank;
+    // With a last word that tells the rank of it.
+    if (input == Connection::Input::kTampered) peer->connection.FinishWriting();
     Close(peer);
-    if (rank >= 0) {
-      world_.Gone(rank, input == Connection::Input::kClosed ? kClosedText : "broke the control protocol");
+    world_.Gone(rank, EndText(input));
+  }
+
+  // Makes the peer a rank if its hello has come and is accepted.
+  void ReadHello(Peer* peer, TimePoint now) {
+    if (peer->rejected) {
+      if (peer->connection.Discard() == Connection::Input::kClosed) Close(peer);
+      return;
+    }
+    std::vector<Message> messages;
+    const Connection::Input input = peer->connection.Receive(&messages);
+    if (!messages.empty()) return HandleHello(peer, std::get<Hello>(messages[0]), now);
+    switch (input) {
+      case Connection::Input::kOpen:
+        return FlushAndWatch(peer);
+      case Connection::Input::kClosed:
+        return Close(peer);
+      case Connection::Input::kRefused:
+        return TurnAway(peer, peer->connection.refusal(), peer->connection.why().message());
+      case Connection::Input::kMalformed:
+      case Connection::Input::kTampered:
+        return TurnAway(peer, Refusal::kBroken, "it sent something else than a hello");
     }
   }
 
-  void HandleHello(Peer* peer, const Message& message, TimePoint now) {
-    const Hello* const hello = std::get_if<Hello>(&message);
-    if (hello == nullptr || hello->magic != kMagic) {
-      LOCKSTEP_LOG(kDebug) << "coordinator " << address_.ToString() << ": dropped an unauthenticated peer, "
-                           << peer->from.ToString();
-      return Close(peer);
-    }
-    if (absl::optional<Reject> reject = world_.Connect(*hello)) {
-      LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": refused " << peer->from.ToString() << ": "
-                          << reject->status.message();
+  void HandleHello(Peer* peer, const Hello& hello, TimePoint now) {
+    if (hello.magic != kMagic) return TurnAway(peer, Refusal::kBroken, "it sent something else than a hello");
+    if (absl::optional<Reject> reject = world_.Connect(hello)) {
+      // Another job's id may be a secret of another user's.
+      const bool our_job = hello.job_id == options_.job_id;
+      const std::string why = our_job ? std::string(reject->status.message()) : "it is of another job";
+      if (reject->reason == RejectReason::kRefused) {
+        refusals_->Note(Refusal::kOtherWorld, peer->from.ToString(), why);
+      } else {
+        // Nobody is to blame: it comes from, or for, another set-up.
+        LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": sends " << peer->from.ToString()
+                            << " away: " << why;
+      }
       // Stays until it hangs up or expires, so that closing does not overtake the answer.
       peer->rejected = true;
-      if (reject->reason != RejectReason::kOtherWorld) MarkTold(*hello);
-      return Push(peer, std::make_shared<const std::string>(Encode(*std::move(reject))));
+      if (reject->reason != RejectReason::kOtherWorld) MarkTold(hello);
+      return Push(peer, Connection::MakeFrame(*std::move(reject)));
     }
-    --unauthenticated_count_;
-    MarkTold(*hello);
-    peer->rank = static_cast<int>(hello->rank);
+    half_open_.Remove(peer->id);
+    MarkTold(hello);
+    peer->rank = static_cast<int>(hello.rank);
     peer->last_heard = now;
-    peer->connection.set_limit_bytes(kRankFrameBytesMax);
+    peer->connection.Admit();
     by_rank_[peer->rank] = peer;
     Welcome welcome;
     welcome.world = options_.world_id;
     welcome.peer_timeout_ms = static_cast<uint64_t>(options_.peer_timeout.count());
     welcome.coordinator = options_.self;
+    welcome.secret = options_.world_secret;
     Send(peer->rank, welcome);
+  }
+
+  // Tells the peer what can be told, and closes.
+  void TurnAway(Peer* peer, Refusal refusal, absl::string_view why) {
+    refusals_->Note(refusal, peer->from.ToString(), why);
+    peer->connection.FinishWriting();
+    Close(peer);
+  }
+
+  // Closes a half-open connection.
+  void Drop(uint64_t id, Refusal refusal) {
+    const auto peer =
+        std::lower_bound(peers_.begin(), peers_.end(), id, [](const auto& a, uint64_t value) { return a->id < value; });
+    if (!(*peer)->rejected) {
+      refusals_->Note(refusal, (*peer)->from.ToString(), absl::StrCat("it ", Text(refusal)));
+    }
+    Close(peer->get());
   }
 
   void MarkTold(const Hello& hello) {
@@ -213,11 +260,10 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     if (peer->closed) return;
     peer->closed = true;
     any_closed_ = true;
-    if (peer->rank < 0) {
-      --unauthenticated_count_;
-    } else {
-      by_rank_[peer->rank] = nullptr;
-    }
+    // At once: its descriptor may be needed.
+    peer->connection.Close();
+    half_open_.Remove(peer->id);
+    if (peer->rank >= 0) by_rank_[peer->rank] = nullptr;
   }
 
   void Beat(TimePoint now, bool all_heard) {
@@ -228,13 +274,9 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       accepting_ = true;
       (void)EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_);
     }
-    const auto heartbeat = std::make_shared<const std::string>(Encode(Ping{0}));
+    const Connection::Frame heartbeat = Connection::MakeFrame(Ping{0});
     for (const auto& peer : peers_) {
-      if (peer->closed) continue;
-      if (peer->rank < 0) {
-        if (now >= peer->expires) Close(peer.get());
-        continue;
-      }
+      if (peer->closed || peer->rank < 0) continue;
       // Whoever has not read the last one needs no other.
       if (!peer->connection.wants_to_write()) Push(peer.get(), heartbeat);
       if (peer->overflowed) {
@@ -259,15 +301,17 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     world_.Left(0);
     world_.Close();
     SendToAll(Disconnect{});
-    for (const auto& peer : peers_) peer->connection.FinishWriting();
+    for (const auto& peer : peers_) {
+      if (!peer->closed) peer->connection.FinishWriting();
+    }
   }
 
   void Send(int rank, const Message& message) override {
-    if (by_rank_[rank] != nullptr) Push(by_rank_[rank], std::make_shared<const std::string>(Encode(message)));
+    if (by_rank_[rank] != nullptr) Push(by_rank_[rank], Connection::MakeFrame(message));
   }
 
   void SendToAll(const Message& message) override {
-    const auto frame = std::make_shared<const std::string>(Encode(message));
+    const Connection::Frame frame = Connection::MakeFrame(message);
     // Rank 0 last: when its process exits, it waits until it has heard that, and so until the others were told.
     for (auto peer = by_rank_.rbegin(); peer != by_rank_.rend(); ++peer) {
       if (*peer != nullptr) Push(*peer, frame);
@@ -295,6 +339,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   const SocketAddress address_;
   const UniqueFd epoll_;
   const Wakeup wakeup_;
+  const std::shared_ptr<Refusals> refusals_;
 
   // Relaxed: the thread looks at it in every iteration, and nothing else is handed over with it.
   std::atomic<bool> stopping_{false};
@@ -305,9 +350,10 @@ class CoordinatorThread final : public Coordinator, private World::Output {
 
   // The thread's own.
   World world_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, unauthenticated peers too
+  std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, which is that of their IDs
   std::vector<Peer*> by_rank_;                // null without an open connection
-  size_t unauthenticated_count_ = 0;
+  HalfOpen half_open_;                        // rejected ones too
+  uint64_t last_id_ = 0;
   bool any_closed_ = false;
   bool accepting_ = true;
   bool was_accepting_ = true;  // from the last heartbeat but one to the last
@@ -324,9 +370,12 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       address_(address),
       epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
+      refusals_(std::make_shared<Refusals>(absl::StrCat("coordinator ", address_.ToString()))),
       told_(options_.size),
       world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200)}, this, Clock::now()),
       by_rank_(options_.size, nullptr),
+      // Besides strangers, all ranks may come at once.
+      half_open_(HalfOpen::MostForThisProcess() + options_.size, options_.hello_timeout),
       next_beat_(Clock::now() + interval_) {}
 
 CoordinatorThread::~CoordinatorThread() {

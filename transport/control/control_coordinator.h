@@ -2,9 +2,10 @@
 //
 // Its thread ("lockstep-coord") accepts connections, checks the hellos of ranks, moves messages between connections and the World,
 // sends heartbeats and watches for silence. It never blocks on a peer. What a rank does not read is queued up to a bound; beyond
-// that the rank counts as unresponsive. An unauthenticated peer has a few seconds for a proper hello; the number of such peers is
-// bounded, too. While the world gathers, a coordinator that cannot accept connections for a whole heartbeat fails the set-up. A
-// coordinator that was itself stopped (SIGSTOP, a frozen machine) restarts its clocks instead of blaming everybody.
+// that the rank counts as unresponsive. A peer has a few seconds for the handshake and a proper hello, and until then nothing but
+// these is looked at. The number of such peers is bounded, too; one of them is closed where a descriptor is needed. While the world
+// gathers, a coordinator that cannot accept connections for a whole heartbeat all the same fails the set-up. A coordinator that was
+// itself stopped (SIGSTOP, a frozen machine) restarts its clocks instead of blaming everybody.
 
 #ifndef TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_
 #define TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_
@@ -19,6 +20,9 @@
 #include "absl/status/statusor.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace control {
@@ -31,7 +35,6 @@ std::chrono::milliseconds StallLimit(std::chrono::milliseconds peer_timeout);
 
 // What either end says of a peer that was silent for too long.
 std::string SilenceText(std::chrono::milliseconds peer_timeout);
-inline constexpr char kClosedText[] = "died: control connection closed";
 
 class Coordinator {
  public:
@@ -42,6 +45,10 @@ class Coordinator {
     uint64_t world_id = 0;
     std::chrono::milliseconds peer_timeout{0};
     Member self;  // rank 0, until it has joined
+    // What ranks have to prove.
+    Credentials credentials;
+    // What they are then told; null without security.
+    std::shared_ptr<const Secret> world_secret;
     // A connection without a proper hello is dropped after this.
     std::chrono::milliseconds hello_timeout{5000};
   };
@@ -60,6 +67,9 @@ class Coordinator {
 
   // The ranks that have received neither a welcome nor a refusal yet, in order. Any thread.
   virtual std::vector<int> untold() const = 0;
+
+  // The peers that it has turned away. Any thread; may outlive the coordinator.
+  virtual std::shared_ptr<const Refusals> refusals() const = 0;
 
  protected:
   Coordinator() = default;

@@ -9,8 +9,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,6 +31,10 @@
 #include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace control {
@@ -37,16 +44,26 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A client made of bare frames.
+// A client made of frames. Its handshake goes on in Receive.
 class RawPeer {
  public:
-  explicit RawPeer(const SocketAddress& coordinator)
-      : connection_(*Connect(coordinator, Soon()), kCoordinatorFrameBytesMax) {}
+  RawPeer(const SocketAddress& coordinator, const Credentials& credentials)
+      : RawPeer(*Connect(coordinator, Soon()), credentials) {}
+  RawPeer(UniqueFd socket, const Credentials& credentials)
+      : connection_(std::move(socket), Channel::Side::kConnects, credentials) {}
 
+  // Past the channel.
   void SendBytes(absl::string_view bytes) {
     EXPECT_THAT(SendAll(connection_.socket(), bytes.data(), bytes.size(), Soon()), IsOk());
   }
-  void Send(const Message& message) { SendBytes(Encode(message)); }
+  void SendFrame(const std::string& frame) {
+    EXPECT_TRUE(connection_.Queue(std::make_shared<const std::string>(frame)));
+    for (const Deadline deadline = Soon(); !deadline.passed(); Poll(deadline)) {
+      connection_.Flush();
+      if (!connection_.wants_to_write()) break;
+    }
+  }
+  void Send(const Message& message) { SendFrame(Encode(message)); }
 
   // The next message that is no heartbeat; UNAVAILABLE once the coordinator has closed the connection.
   absl::StatusOr<Message> Receive(Deadline deadline = Soon()) {
@@ -58,11 +75,12 @@ class RawPeer {
         if (ping == nullptr || ping->nonce != 0) return message;
         ++heartbeats_;
       }
-      if (closed_) return absl::UnavailableError("closed");
+      if (input_ != Connection::Input::kOpen) return absl::UnavailableError("closed");
       if (deadline.passed()) return absl::DeadlineExceededError("nothing came");
-      pollfd entry = {connection_.socket(), POLLIN, 0};
-      poll(&entry, 1, deadline.remaining_ms());
-      closed_ = connection_.Receive(&messages_) != Connection::Input::kOpen;
+      connection_.Flush();
+      Poll(deadline, POLLIN);
+      input_ = connection_.Receive(&messages_);
+      connection_.Flush();
     }
   }
   template <typename T>
@@ -73,15 +91,70 @@ class RawPeer {
     return absl::InternalError("another message came");
   }
   int heartbeats() const { return heartbeats_; }
+  Connection::Input input() const { return input_; }
+  Refusal refusal() const { return connection_.refusal(); }
+  const absl::Status& why() const { return connection_.why(); }
 
  private:
+  void Poll(Deadline deadline, short events = 0) {
+    if (connection_.wants_to_write()) events |= POLLOUT;
+    pollfd entry = {connection_.socket(), events, 0};
+    poll(&entry, 1, deadline.remaining_ms());
+  }
+
   Connection connection_;
   std::vector<Message> messages_;
   int heartbeats_ = 0;
-  bool closed_ = false;
+  Connection::Input input_ = Connection::Input::kOpen;
 };
 
-class CoordinatorTest : public ::testing::Test {
+// Connects and speaks no protocol.
+class Stranger {
+ public:
+  explicit Stranger(const SocketAddress& coordinator) : socket_(*Connect(coordinator, Soon())) {}
+
+  // False once the coordinator has closed the connection.
+  bool Send(absl::string_view bytes) const { return SendAll(socket_.get(), bytes.data(), bytes.size(), Soon()).ok(); }
+  // Exactly so many bytes; "" if fewer come.
+  std::string Read(size_t bytes) const {
+    std::string read(bytes, '\0');
+    return ReceiveAll(socket_.get(), &read[0], bytes, Soon()).ok() ? read : "";
+  }
+  // What comes until the coordinator closes.
+  std::string ReadToTheEnd() const {
+    std::string read;
+    for (char byte; ReceiveAll(socket_.get(), &byte, 1, Soon()).ok();) read.push_back(byte);
+    return read;
+  }
+
+ private:
+  const UniqueFd socket_;
+};
+
+// As many descriptors as a process may have, for as long as this lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t most) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = most;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~DescriptorLimit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_ = {};
+};
+
+rlim_t LowestFreeDescriptor() { return static_cast<rlim_t>(UniqueFd(dup(0)).get()); }
+
+UniqueFd NewSocket() { return UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+void StartToConnect(const UniqueFd& socket, const SocketAddress& address) {
+  ASSERT_TRUE(connect(socket.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS);
+}
+
+class CoordinatorTest : public ::testing::TestWithParam<SecurityLevel> {
  protected:
   void Start(int size, milliseconds peer_timeout = milliseconds(20000),
              milliseconds hello_timeout = milliseconds(20000)) {
@@ -94,11 +167,15 @@ class CoordinatorTest : public ::testing::Test {
     options.hello_timeout = hello_timeout;
     options.self.host = "h";
     options.self.pid = 70;
+    options.credentials = credentials();
+    options.world_secret = credentials().secret == nullptr ? nullptr : SecretOf('w');
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(coordinator_, Coordinator::Start(options));
     size_ = size;
   }
   std::unique_ptr<RawPeer> ConnectAs(int rank) {
-    auto peer = std::make_unique<RawPeer>(coordinator_->address());
+    return Welcomed(rank, std::make_unique<RawPeer>(coordinator_->address(), credentials()));
+  }
+  std::unique_ptr<RawPeer> Welcomed(int rank, std::unique_ptr<RawPeer> peer) {
     peer->Send(HelloOf(rank, size_));
     const absl::StatusOr<Welcome> welcome = peer->ReceiveA<Welcome>();
     EXPECT_THAT(welcome, IsOk());
@@ -118,6 +195,11 @@ class CoordinatorTest : public ::testing::Test {
     EXPECT_THAT(one_->ReceiveA<Joined>(), IsOk());
   }
 
+  static Credentials credentials() {
+    return GetParam() == SecurityLevel::kNone ? Credentials() : Secured('s', GetParam());
+  }
+  uint64_t refused(Refusal kind) const { return coordinator_->refusals()->count(kind); }
+
   int size_ = 0;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RawPeer> zero_, one_;
@@ -136,11 +218,15 @@ TEST(SilenceText, UsesWholeSecondsWhereItCan) {
   EXPECT_EQ(SilenceText(milliseconds(30000)), "is unresponsive: no heartbeat for 30 s");
 }
 
-TEST_F(CoordinatorTest, WelcomesAndBeats) {
+TEST_P(CoordinatorTest, WelcomesAndBeats) {
   Start(1);
-  RawPeer peer(coordinator_->address());
+  RawPeer peer(coordinator_->address(), credentials());
   peer.Send(HelloOf(0, size_));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Welcome welcome, peer.ReceiveA<Welcome>());
+  ASSERT_EQ(welcome.secret == nullptr, GetParam() == SecurityLevel::kNone);
+  if (welcome.secret != nullptr) {
+    EXPECT_EQ(welcome.secret->bytes(), SecretOf('w')->bytes());
+  }
   EXPECT_EQ(welcome.world, 42u);
   EXPECT_EQ(welcome.peer_timeout_ms, 20000u);
   EXPECT_EQ(welcome.coordinator.pid, 70);
@@ -151,56 +237,106 @@ TEST_F(CoordinatorTest, WelcomesAndBeats) {
   EXPECT_GE(peer.heartbeats(), 1);
 }
 
-TEST_F(CoordinatorTest, GarbageIsDroppedAndTheWorldFormsAllTheSame) {
+TEST_P(CoordinatorTest, GarbageIsDroppedAndTheWorldFormsAllTheSame) {
   Start(2);
   zero_ = ConnectAs(0);
   const std::string long_hello = Encode(Waiting{std::string(kHelloBytesMax, 'x')});
   std::string foreign = Encode(HelloOf(1, size_));
   foreign[kFrameHeaderBytes + 1] = 'X';
-  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0'), std::string(5, '\xff'),
-                                   long_hello, Encode(Disconnect{}), foreign}) {
-    RawPeer peer(coordinator_->address());
-    peer.SendBytes(bytes);
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0'), std::string(5, '\xff')}) {
+    const uint64_t before = refused(Refusal::kNotOurs);
+    const Stranger stranger(coordinator_->address());
+    EXPECT_TRUE(stranger.Send(bytes));
+    EXPECT_LE(stranger.ReadToTheEnd().size(), kPreambleBytes);
+    EXPECT_EQ(refused(Refusal::kNotOurs), before + 1);
+  }
+  // Of one who has the secret, if there is one.
+  for (const std::string& bytes :
+       {std::string(4, '\0'), std::string(5, '\xff'), long_hello, Encode(Disconnect{}), Encode(JoinOf(1)), foreign}) {
+    const uint64_t before = refused(Refusal::kBroken);
+    RawPeer peer(coordinator_->address(), credentials());
+    peer.SendFrame(bytes);
     EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+    EXPECT_EQ(refused(Refusal::kBroken), before + 1);
   }
   one_ = ConnectAs(1);
   Join();
 }
 
-TEST_F(CoordinatorTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
+TEST_P(CoordinatorTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
   Start(1, milliseconds(1000), milliseconds(20));
-  RawPeer half(coordinator_->address());
-  half.SendBytes(Encode(HelloOf(0, size_)).substr(0, 9));
-  RawPeer silent(coordinator_->address());
+  RawPeer half(coordinator_->address(), credentials());
+  half.SendFrame(Encode(HelloOf(0, size_)).substr(0, 9));
+  // Through with the handshake, if that is in time.
+  RawPeer idle(coordinator_->address(), credentials());
+  const Stranger silent(coordinator_->address());
   EXPECT_THAT(half.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
-  EXPECT_THAT(silent.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  EXPECT_THAT(idle.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  EXPECT_EQ(silent.ReadToTheEnd(), "");
+  EXPECT_EQ(refused(Refusal::kSilent), 3u);
 }
 
-TEST_F(CoordinatorTest, UnauthenticatedPeersAreBoundedAndTheOldestGoesFirst) {
-  Start(1);
-  std::vector<std::unique_ptr<RawPeer>> unauthenticated;
-  for (int i = 0; i < 130; ++i) unauthenticated.push_back(std::make_unique<RawPeer>(coordinator_->address()));
-  EXPECT_THAT(unauthenticated[0]->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
-  ConnectAs(0);
+// A byte now and then buys no time.
+TEST_P(CoordinatorTest, SlowPeersAreDroppedAsSilentOnesAre) {
+  Start(1, milliseconds(1000), milliseconds(100));
+  Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
+  const std::string start = channel.Start();
+  const Stranger slow(coordinator_->address());
+  const Deadline deadline = Soon();
+  for (size_t i = 0; i < start.size() && slow.Send(start.substr(i, 1)) && refused(Refusal::kSilent) == 0; ++i) {
+    ASSERT_FALSE(deadline.passed());
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  slow.ReadToTheEnd();
+  EXPECT_EQ(refused(Refusal::kSilent), 1u);
+}
+
+TEST_P(CoordinatorTest, AThousandStrangersAreBoundedAndKeepNobodyOut) {
+  const DescriptorLimit limit(LowestFreeDescriptor() + 300);
+  Start(2);
+  const Stranger first(coordinator_->address());
+  std::deque<Stranger> strangers;
+  for (int i = 0; i < 1000; ++i) {
+    strangers.emplace_back(coordinator_->address());
+    if (strangers.size() > 150) strangers.pop_front();
+    if (i == 400) zero_ = ConnectAs(0);
+    if (i == 800) one_ = ConnectAs(1);
+  }
+  EXPECT_EQ(first.ReadToTheEnd(), "");
+  EXPECT_GE(refused(Refusal::kCrowded), 1u);
+  Join();
+  EXPECT_THAT(coordinator_->status(), IsOk());
+}
+
+TEST_P(CoordinatorTest, RealRanksGetInWithoutDescriptorsForStrangersToo) {
+  Start(2);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 12; ++i) strangers.push_back(NewSocket());
+  UniqueFd ranks[] = {NewSocket(), NewSocket()};
+  const DescriptorLimit limit(LowestFreeDescriptor() + 3);
+  for (const UniqueFd& stranger : strangers) StartToConnect(stranger, coordinator_->address());
+  StartToConnect(ranks[0], coordinator_->address());
+  zero_ = Welcomed(0, std::make_unique<RawPeer>(std::move(ranks[0]), credentials()));
+  StartToConnect(ranks[1], coordinator_->address());
+  one_ = Welcomed(1, std::make_unique<RawPeer>(std::move(ranks[1]), credentials()));
+  Join();
+  EXPECT_GE(refused(Refusal::kCrowded), 10u);
+  EXPECT_THAT(coordinator_->status(), IsOk());
 }
 
 // Whoever connects meanwhile would wait for a welcome, and everybody for them.
-TEST_F(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
+TEST_P(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
   Start(3, milliseconds(1000));
   auto zero = ConnectAs(0);
-  RawPeer one(coordinator_->address());
-  ASSERT_THAT(one.Receive(Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
-  UniqueFd spare(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const UniqueFd lowest_free(dup(0));
-  rlimit few = before;
-  few.rlim_cur = static_cast<rlim_t>(lowest_free.get());
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const SocketAddress address = coordinator_->address();
-  ASSERT_EQ(connect(spare.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS, true);
-  const absl::StatusOr<JoinFailed> failed = zero->ReceiveA<JoinFailed>();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  auto one = ConnectAs(1);
+  const UniqueFd spare = NewSocket();
+  absl::StatusOr<JoinFailed> failed = absl::UnknownError("");
+  {
+    const DescriptorLimit limit(LowestFreeDescriptor());
+    StartToConnect(spare, coordinator_->address());
+    failed = zero->ReceiveA<JoinFailed>();
+  }
   ASSERT_THAT(failed, IsOk());
   EXPECT_THAT(failed->status,
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -208,9 +344,9 @@ TEST_F(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
                              HasSubstr("Too many open files"))));
 }
 
-TEST_F(CoordinatorTest, ARankThatBreaksTheProtocolIsNamed) {
+TEST_P(CoordinatorTest, ARankThatBreaksTheProtocolIsNamed) {
   Form();
-  one_->SendBytes("\xff\xff\xff\xff");
+  one_->SendFrame("\xff\xff\xff\xff");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero_->ReceiveA<FailureMessage>());
   EXPECT_EQ(failure.channel, kAllChannels);
   EXPECT_THAT(failure.status,
@@ -218,7 +354,7 @@ TEST_F(CoordinatorTest, ARankThatBreaksTheProtocolIsNamed) {
 }
 
 // Rank 1 asks for more than any buffer holds and never reads: the coordinator stays responsive, and says so to rank 0.
-TEST_F(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
+TEST_P(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
   Form();
   one_->Send(PostMessage{1, 1, std::string(kPostedBytesMax, 'x')});
   for (uint64_t request = 0; request < 1000; ++request) one_->Send(AwaitMessages{request, 1, 1, 1});
@@ -228,10 +364,10 @@ TEST_F(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
                        "rank 1 (host h, pid 71) is unresponsive: it does not read its control connection"));
 }
 
-TEST_F(CoordinatorTest, DisconnectsWhenItEnds) {
+TEST_P(CoordinatorTest, DisconnectsWhenItEnds) {
   Start(1);
   auto zero = ConnectAs(0);
-  RawPeer peer(coordinator_->address());
+  RawPeer peer(coordinator_->address(), credentials());
   coordinator_.reset();
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const JoinFailed failed, zero->ReceiveA<JoinFailed>());
   EXPECT_THAT(failed.status,
@@ -239,6 +375,120 @@ TEST_F(CoordinatorTest, DisconnectsWhenItEnds) {
   EXPECT_THAT(zero->ReceiveA<Disconnect>(), IsOk());
   EXPECT_THAT(zero->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, CoordinatorTest, ::testing::Values(SecurityLevel::kNone, SecurityLevel::kAuthenticate),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+// ---- With a secret.
+
+class SecuredCoordinatorTest : public CoordinatorTest {
+ protected:
+  // Nothing but an own preamble and a TLS alert came.
+  void ExpectNothingIsTold(const std::string& answer) { EXPECT_LE(answer.size(), kPreambleBytes + 7); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Levels, SecuredCoordinatorTest, ::testing::Values(SecurityLevel::kAuthenticate),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST_P(SecuredCoordinatorTest, OthersThanRanksOfTheJobAreTurnedAwayAndCounted) {
+  Start(2);
+  const std::pair<Credentials, Refusal> ranks[] = {{Secured('t'), Refusal::kNoSecret},
+                                                   {Credentials(), Refusal::kOtherLevel}};
+  for (const auto& [other, refusal] : ranks) {
+    const uint64_t before = refused(refusal);
+    RawPeer peer(coordinator_->address(), other);
+    peer.Send(HelloOf(1, size_));
+    EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+    EXPECT_EQ(peer.input(), Connection::Input::kRefused);
+    EXPECT_EQ(peer.refusal(), refusal) << peer.why();
+    EXPECT_EQ(refused(refusal), before + 1);
+  }
+
+  Hello old = HelloOf(1, size_);
+  old.version = 3;
+  Channel to_the_store(Purpose::kStore, Channel::Side::kConnects, credentials());
+  const std::string preamble("LKSP\1\0\2\1", 8);
+  const std::pair<std::string, Refusal> strangers[] = {
+      {Encode(old), Refusal::kOldProtocol},
+      {to_the_store.Start(), Refusal::kOtherPurpose},
+      {std::string("LKSP\2\0\2\1", 8), Refusal::kOtherVersion},
+      {preamble + Encode(HelloOf(1, size_)), Refusal::kBroken},
+      {preamble + "\x16\x03\x01\x3f\xff" + std::string(kHandshakeBytesMax, '\x01'), Refusal::kTooLong},
+  };
+  for (const auto& [bytes, refusal] : strangers) {
+    const uint64_t before = refused(refusal);
+    const uint64_t before_in_all = coordinator_->refusals()->total();
+    const Stranger stranger(coordinator_->address());
+    (void)stranger.Send(bytes);
+    ExpectNothingIsTold(stranger.ReadToTheEnd());
+    EXPECT_EQ(coordinator_->refusals()->total(), before_in_all + 1);
+    EXPECT_EQ(refused(refusal), before + 1) << Text(refusal) << "; " << coordinator_->refusals()->Describe();
+  }
+
+  std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed());
+  for (int i = 0; i < 50; ++i) {
+    const uint64_t before = coordinator_->refusals()->total();
+    const Stranger stranger(coordinator_->address());
+    std::string bytes = i % 2 == 0 ? preamble : "";
+    while (bytes.size() < 2 * kHandshakeBytesMax) bytes.push_back(static_cast<char>(random()));
+    (void)stranger.Send(bytes);
+    ExpectNothingIsTold(stranger.ReadToTheEnd());
+    EXPECT_EQ(coordinator_->refusals()->total(), before + 1);
+  }
+
+  zero_ = ConnectAs(0);
+  one_ = ConnectAs(1);
+  Join();
+}
+
+// Who has listened to a rank gains nothing by saying the same.
+TEST_P(SecuredCoordinatorTest, ACaptureIsWorthNothing) {
+  Start(2);
+  zero_ = ConnectAs(0);
+  std::string captured[2];
+  {
+    Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
+    const Stranger rank(coordinator_->address());
+    captured[0] = channel.Start();
+    ASSERT_TRUE(rank.Send(captured[0]));
+    std::string plain;
+    while (!channel.ready()) {
+      const std::string piece = rank.Read(channel.wanted());
+      ASSERT_NE(piece, "");
+      ASSERT_THAT(channel.Receive(piece, &plain, &captured[1]), IsOk());
+    }
+    // Nobody has told the coordinator of this one: rank 1 has not come.
+    Hello hello = HelloOf(1, size_);
+    hello.job_id = "other";
+    channel.Send(Encode(hello), &captured[1]);
+    ASSERT_TRUE(rank.Send(captured[1]));
+    ASSERT_NE(rank.Read(1), "");
+  }
+  EXPECT_EQ(refused(Refusal::kOtherWorld), 1u);
+  const uint64_t before = coordinator_->refusals()->total();
+  const Stranger replays(coordinator_->address());
+  ASSERT_TRUE(replays.Send(captured[0]));
+  ASSERT_NE(replays.Read(kPreambleBytes + 5), "");
+  ASSERT_TRUE(replays.Send(captured[1]));
+  replays.ReadToTheEnd();
+  EXPECT_EQ(refused(Refusal::kOtherWorld), 1u);
+  EXPECT_EQ(coordinator_->refusals()->total(), before + 1);
+  one_ = ConnectAs(1);
+  Join();
+}
+
+TEST_P(SecuredCoordinatorTest, RecordsThatAreNotOfTheRankEndItsConnection) {
+  Form();
+  one_->SendBytes(std::string("\x17\x03\x03\x00\x20", 5) + std::string(32, 'x'));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero_->ReceiveA<FailureMessage>());
+  EXPECT_EQ(failure.channel, kAllChannels);
+  EXPECT_THAT(failure.status, StatusIs(absl::StatusCode::kAborted,
+                                       "rank 1 (host h, pid 71) is cut off: its control connection was tampered with: "
+                                       "what arrived there is not what was sent"));
+  // It learns of it.
+  EXPECT_THAT(one_->Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  EXPECT_EQ(one_->input(), Connection::Input::kTampered);
 }
 
 }  // namespace

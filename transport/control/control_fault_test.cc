@@ -1,5 +1,5 @@
 // Ranks as processes that are killed and stopped. Method: each process follows the test's commands, and what a rank
-// heard of a failure is compared word for word with what the others heard.
+// heard of a failure is compared word for word with what the others heard. All with a secret that rank 0 draws.
 
 #include <signal.h>
 #include <unistd.h>
@@ -53,8 +53,9 @@ LOCKSTEP_RANK_FUNCTION(ControlRank) {
     if (!command.ok()) return command.status();
     absl::Status result;
     if (*command == "create") {
-      auto created = ControlChannel::Create(OptionsOf(self.rank(), self.size(), milliseconds(timeout_ms), &log),
-                                            store.get(), Soon());
+      ControlOptions options = OptionsOf(self.rank(), self.size(), milliseconds(timeout_ms), &log);
+      options.credentials = Secured();
+      auto created = ControlChannel::Create(std::move(options), store.get(), Soon());
       result = created.status();
       if (created.ok()) channel = *std::move(created);
     } else if (*command == "join") {

@@ -1,5 +1,7 @@
 #include "transport/control/control_protocol.h"
 
+#include <string.h>
+
 #include <type_traits>
 
 #include "absl/strings/numbers.h"
@@ -16,6 +18,7 @@ namespace {
 
 constexpr char kCoordinatorRecordName[] = "lockstep-control";
 constexpr char kFailureRecordName[] = "lockstep-failed";
+constexpr char kNoSecret[] = "-";
 constexpr size_t kFailureTextBytesMax = 4096;
 constexpr int kFailureRanksMax = 1 << 20;  // of a world
 constexpr int kErrorCodeMax = static_cast<int>(absl::StatusCode::kUnauthenticated);
@@ -43,6 +46,11 @@ class Writer {
     bytes += text;
   }
   void Put(const SocketAddress& address) { Put(address.length() == 0 ? std::string() : address.ToString()); }
+  void Put(const std::shared_ptr<const Secret>& secret) {
+    const absl::string_view value = secret == nullptr ? "" : secret->bytes();
+    Put(static_cast<uint32_t>(value.size()));
+    bytes.append(value.data(), value.size());
+  }
   void Put(const absl::Status& status) {
     Put(static_cast<uint32_t>(status.code()));
     Put(std::string(status.message()));
@@ -128,6 +136,14 @@ class Reader {
     if (!parsed.ok()) return Fail("an address that is none");
     *address = *std::move(parsed);
   }
+  void Get(std::shared_ptr<const Secret>* secret) {
+    uint32_t length = 0;
+    Get(&length);
+    if (length == 0) return;
+    absl::StatusOr<std::shared_ptr<const Secret>> read = Secret::FromBytes(Take(length));
+    if (!read.ok()) return Fail("a secret that is none");
+    *secret = *std::move(read);
+  }
   void Get(absl::Status* status) {
     uint32_t code = 0;
     std::string message;
@@ -205,6 +221,7 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
     }
   }
   if (length == 0 || rest.size() - kFrameHeaderBytes < length) {
+    explicit_bzero(&buffer_[0], begin_);
     buffer_.erase(0, begin_);
     begin_ = 0;
     return false;
@@ -216,12 +233,13 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
 
 std::string EncodeCoordinatorRecord(const CoordinatorRecord& record) {
   return absl::StrCat(kCoordinatorRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ",
-                      record.pid, " ", record.attempt, " ", record.host);
+                      record.pid, " ", record.attempt, " ", record.secret == nullptr ? kNoSecret : record.secret->Hex(),
+                      " ", record.host);
 }
 
 absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text) {
   // The host comes last, since nothing else may contain a blank.
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 6));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 7));
   const auto wrong = [] { return absl::InvalidArgumentError("not the address of a coordinator"); };
   if (parts.size() < 2 || parts[0] != kCoordinatorRecordName) return wrong();
   int version = 0;
@@ -230,14 +248,21 @@ absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text
     return absl::FailedPreconditionError(
         absl::StrCat("rank 0 speaks control protocol version ", version, ", this rank ", kVersion));
   }
-  if (parts.size() != 7) return wrong();
+  if (parts.size() != 8) return wrong();
   CoordinatorRecord record;
-  LOCKSTEP_ASSIGN_OR_RETURN(record.address, SocketAddress::Parse(parts[2]));
+  const absl::StatusOr<SocketAddress> address = SocketAddress::Parse(parts[2]);
+  if (!address.ok()) return wrong();
+  record.address = *address;
   if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid) ||
       !absl::SimpleAtoi(parts[5], &record.attempt)) {
     return wrong();
   }
-  record.host = std::string(parts[6]);
+  if (parts[6] != kNoSecret) {
+    absl::StatusOr<std::shared_ptr<const Secret>> secret = Secret::FromHex(parts[6]);
+    if (!secret.ok()) return wrong();
+    record.secret = *std::move(secret);
+  }
+  record.host = std::string(parts[7]);
   return record;
 }
 

@@ -10,10 +10,11 @@
 //               list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
 //   posted    = rank:u32 string
+//   secret    = string                              of 32 bytes; empty for none
 //
 //   type              to           payload
 //    1 hello          coordinator  magic:u32 version:u16 job_id:string rank:u32 size:u32 world:u64 host:string pid:i64
-//    2 welcome        rank         world:u64 peer_timeout_ms:u64 coordinator:member
+//    2 welcome        rank         world:u64 peer_timeout_ms:u64 coordinator:member secret
 //    3 reject         rank         reason:u8 status
 //    4 join           coordinator  member list(name:string value:string)
 //    5 joined         rank         list(member)           in rank order
@@ -37,8 +38,9 @@
 //   22 closed         coordinator  channel:u32 members:u32 started:u64
 //   23 exiting        coordinator                         the process exits without having disconnected
 //
-// All integers are little-endian. A connection begins with hello, which welcome or reject answers. Every version keeps
-// the frame, the first two fields of hello, and reject, so that two versions can tell each other what is wrong.
+// All integers are little-endian. Frames go through a Channel (transport/secure/channel.h), whose handshake comes first. Then hello, which
+// welcome or reject answers. Every version keeps the frame, the first two fields of hello, and reject, so that two versions can
+// tell each other what is wrong.
 //
 // Pure functions and plain values; FrameReader belongs to one thread.
 
@@ -47,6 +49,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -58,13 +61,14 @@
 #include "base/rank.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/secret.h"
 #include "transport/transport.h"
 
 namespace lockstep {
 namespace control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 
 // Limits of a frame (its `length`): before the hello was understood, from a rank, from the coordinator.
 inline constexpr size_t kHelloBytesMax = 4096;
@@ -106,7 +110,9 @@ struct Welcome {
   uint64_t world = 0;
   uint64_t peer_timeout_ms = 0;  // rank 0's, which all ranks then use
   Member coordinator;
-  LOCKSTEP_CONTROL_FIELDS(self.world, self.peer_timeout_ms, self.coordinator)
+  // The world's, for its connections that carry data; null without security. Last, so that encoding leaves no copy of it behind.
+  std::shared_ptr<const Secret> secret;
+  LOCKSTEP_CONTROL_FIELDS(self.world, self.peer_timeout_ms, self.coordinator, self.secret)
 };
 
 enum class RejectReason : uint8_t {
@@ -269,7 +275,10 @@ std::string Encode(const Message& message);
 // ERRORS  INVALID_ARGUMENT  it does not follow the grammar; says where
 absl::StatusOr<Message> Decode(absl::string_view frame);
 
-// Cuts a byte stream into frames.
+// Whether it is of the type of a hello, and says no more about it.
+inline bool IsHello(absl::string_view frame) { return !frame.empty() && frame[0] == '\x01'; }
+
+// Cuts a byte stream into frames. Overwrites what it has returned, which may have been a secret.
 class FrameReader {
  public:
   explicit FrameReader(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
@@ -296,7 +305,12 @@ struct CoordinatorRecord {
   int64_t pid = 0;
   int attempt = 0;  // ControlOptions::attempt of rank 0
   std::string host;
+  // The job's, where rank 0 has drawn it; else null. Whoever can read the record can take part in the job.
+  std::shared_ptr<const Secret> secret;
 };
+// ERRORS of decoding, which never tell what stands there
+//   INVALID_ARGUMENT     it is no such record
+//   FAILED_PRECONDITION  it is of another version
 std::string EncodeCoordinatorRecord(const CoordinatorRecord& record);
 absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text);
 

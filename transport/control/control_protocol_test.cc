@@ -16,12 +16,14 @@
 #include "gtest/gtest.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace control {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Member SomeMember(int rank) {
   Member member;
@@ -50,7 +52,7 @@ std::vector<Message> Samples() {
   hello.host = "host";
   hello.pid = 77;
   return {hello,
-          Welcome{7, 30000, SomeMember(0)},
+          Welcome{7, 30000, SomeMember(0), *Secret::FromBytes(std::string(32, 's'))},
           Reject{RejectReason::kOtherWorld, status},
           Join{SomeMember(2), {{"chunk_bytes", "65536"}, {"", ""}}},
           Joined{{SomeMember(0), SomeMember(1)}},
@@ -108,7 +110,7 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
-                                                       "\x03\0",
+                                                       "\x04\0",
                                                        11));
 }
 
@@ -229,26 +231,51 @@ TEST(FrameReader, LengthsOutOfBoundsAreRefusedBeforeTheFrameIsThere) {
 }
 
 TEST(CoordinatorRecord, SurvivesTheStore) {
-  const CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3,
-                                    "host with blanks"};
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoordinatorRecord read, DecodeCoordinatorRecord(EncodeCoordinatorRecord(record)));
-  EXPECT_EQ(read.address, record.address);
-  EXPECT_EQ(read.world, record.world);
-  EXPECT_EQ(read.pid, record.pid);
-  EXPECT_EQ(read.attempt, record.attempt);
-  EXPECT_EQ(read.host, record.host);
+  for (const bool with_secret : {false, true}) {
+    CoordinatorRecord record = {
+        *SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3, "host with blanks", {}};
+    if (with_secret) record.secret = *Secret::FromBytes(std::string(32, 's'));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoordinatorRecord read,
+                                  DecodeCoordinatorRecord(EncodeCoordinatorRecord(record)));
+    EXPECT_EQ(read.address, record.address);
+    EXPECT_EQ(read.world, record.world);
+    EXPECT_EQ(read.pid, record.pid);
+    EXPECT_EQ(read.attempt, record.attempt);
+    EXPECT_EQ(read.host, record.host);
+    ASSERT_EQ(read.secret != nullptr, with_secret);
+    if (with_secret) {
+      EXPECT_EQ(read.secret->Hex(), record.secret->Hex());
+    }
+  }
+}
+
+// Whatever is wrong with it: errors get into logs.
+TEST(CoordinatorRecord, ErrorsDoNotTellASecret) {
+  CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 42, 71, 3, "host", {}};
+  record.secret = *Secret::FromBytes(std::string(32, 's'));
+  const std::string text = EncodeCoordinatorRecord(record);
+  const std::string hex = record.secret->Hex();
+  ASSERT_THAT(text, HasSubstr(hex));
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const std::string& wrong : {text.substr(0, i) + "~" + text.substr(i), text.substr(0, i) + text.substr(i + 1),
+                                     text.substr(0, i) + " " + text.substr(i)}) {
+      const absl::Status status = DecodeCoordinatorRecord(wrong).status();
+      EXPECT_THAT(std::string(status.message()), Not(HasSubstr(hex.substr(0, 8)))) << wrong;
+    }
+  }
 }
 
 TEST(CoordinatorRecord, AnythingElseIsInvalid) {
-  for (const char* text : {"", "lockstep-control", "lockstep-control 3 10.0.0.7:4411 x 71 1 host",
-                           "lockstep-control 3 10.0.0.7 5 71 1 host", "lockstep-control 3 10.0.0.7:4411 5 71 x host",
-                           "lockstep-control 3 10.0.0.7:4411 5 71 1", "something-else 3 10.0.0.7:4411 5 71 1 host",
-                           "lockstep-control one 10.0.0.7:4411 5 71 1 host"}) {
+  for (const char* text :
+       {"", "lockstep-control", "lockstep-control 4 10.0.0.7:4411 x 71 1 - host",
+        "lockstep-control 4 10.0.0.7 5 71 1 - host", "lockstep-control 4 10.0.0.7:4411 5 71 x - host",
+        "lockstep-control 4 10.0.0.7:4411 5 71 1 -", "something-else 4 10.0.0.7:4411 5 71 1 - host",
+        "lockstep-control 4 10.0.0.7:4411 5 71 1 0123 host", "lockstep-control one 10.0.0.7:4411 5 71 1 - host"}) {
     EXPECT_THAT(DecodeCoordinatorRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(DecodeCoordinatorRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0 speaks control protocol version 9, this rank 3")));
+                       HasSubstr("rank 0 speaks control protocol version 9, this rank 4")));
 }
 
 TEST(FailureRecord, SurvivesTheStore) {

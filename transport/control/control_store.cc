@@ -93,6 +93,11 @@ void Remove(Store* store, const std::string& key, const std::string& record, Dea
 
 std::string StoreKey(absl::string_view job_id) { return absl::StrCat(kAnyJobKey, "/", job_id); }
 
+std::string AnyJobText(CoordinatorRecord record) {
+  record.secret.reset();
+  return EncodeCoordinatorRecord(record);
+}
+
 Member ThisProcess(Rank rank) {
   char name[256] = "";
   Member self;
@@ -111,7 +116,8 @@ absl::Status SaidBy(const Member& self, const absl::Status& status) {
 void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
               std::vector<int> untold, milliseconds parting) {
   const Deadline deadline = Deadline::After(kStoreTime);
-  if (!record.empty()) Remove(store, kAnyJobKey, record, deadline);
+  const absl::StatusOr<CoordinatorRecord> published = DecodeCoordinatorRecord(record);
+  if (published.ok()) Remove(store, kAnyJobKey, AnyJobText(*published), deadline);
   if (result.ok()) return Remove(store, key, record, deadline);
   LeaveFailure(store, key, record, attempt, SaidBy(ThisProcess(Rank(0)), result), std::move(untold), deadline);
   for (const Deadline end = Deadline::After(parting); !end.passed();) {

@@ -1,7 +1,7 @@
 // What the control channel keeps in the store while a world is set up. control_protocol.h has both records.
 //
 //   control/<job id>  the coordinator's record; if the set-up fails, the failure record
-//   control           the coordinator's record of the newest set-up of any job, for ranks whose own does not appear
+//   control           the coordinator's record of the newest set-up of any job, for ranks whose own does not appear; without a secret
 //
 // A failure names the ranks that are to read it, and the attempt of its writer (ControlOptions::attempt). A rank removes itself from it
 // when it has read it, or if it is in a later attempt. The last one removes the failure, so that no rank takes it for one of the next
@@ -29,6 +29,8 @@ namespace control {
 
 inline constexpr char kAnyJobKey[] = "control";
 std::string StoreKey(absl::string_view job_id);
+// What stands under kAnyJobKey: ranks of other jobs read it.
+std::string AnyJobText(CoordinatorRecord record);
 
 // This process as errors name it before it has joined.
 Member ThisProcess(Rank rank);

@@ -32,6 +32,7 @@
 #include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
 #include "transport/store/store.h"
 #include "transport/store/store_file.h"
 #include "transport/store/store_memory.h"
@@ -55,11 +56,21 @@ using Members = std::vector<Member>;
 constexpr milliseconds kPatient(20'000);
 constexpr char kKey[] = "control/job";
 
-ControlOptions Options(int rank, int size) { return OptionsOf(rank, size, kPatient, nullptr); }
+struct Security {
+  const char* name;
+  SecurityLevel level;
+  char secret;  // 0: none, or one that rank 0 draws
+};
 
 // Ranks that meet in one store.
-class ControlChannelTest : public ::testing::Test {
+class ControlChannelTest : public ::testing::TestWithParam<Security> {
  protected:
+  static Credentials credentials() { return Secured(GetParam().secret, GetParam().level); }
+  static ControlOptions Options(int rank, int size) {
+    ControlOptions options = OptionsOf(rank, size, kPatient, nullptr);
+    options.credentials = credentials();
+    return options;
+  }
   absl::StatusOr<Channel> Create(const ControlOptions& options, Deadline deadline = Soon()) {
     return ControlChannel::Create(options, store_.get(), deadline);
   }
@@ -89,9 +100,10 @@ control::CoordinatorRecord RefusedRecord() {
 
 class World {
  public:
-  explicit World(int size) : logs_(size), progress_(size), channels_(size) {
+  World(int size, const Credentials& credentials) : logs_(size), progress_(size), channels_(size) {
     InParallel(size, [&](int rank) {
       ControlOptions options = OptionsOf(rank, size, kPatient, &logs_[rank]);
+      options.credentials = credentials;
       options.progress = [this, rank] {
         MutexLock lock(&mu_);
         return progress_[rank];
@@ -131,20 +143,20 @@ class World {
   std::vector<Channel> channels_;
 };
 
-TEST_F(ControlChannelTest, WorldOfOneForms) {
-  World world(1);
+TEST_P(ControlChannelTest, WorldOfOneForms) {
+  World world(1, credentials());
   EXPECT_NE(world[0].world_id(), 0u);
   EXPECT_EQ(world[0].local_address(), LoopbackAddress());
 }
 
-TEST_F(ControlChannelTest, SixtyFourRanksFormAndAgree) {
-  World world(64);
+TEST_P(ControlChannelTest, SixtyFourRanksFormAndAgree) {
+  World world(64, credentials());
   for (int rank = 1; rank < 64; ++rank) EXPECT_EQ(world[rank].world_id(), world[0].world_id());
   world[63].Report(9, absl::InternalError("x"));
   world.ExpectFailureEverywhere(9, absl::InternalError("x"));
 }
 
-TEST_F(ControlChannelTest, LeavesNothingInTheStoreAndMayBeUsedAgain) {
+TEST_P(ControlChannelTest, LeavesNothingInTheStoreAndMayBeUsedAgain) {
   std::vector<uint64_t> ids;
   for (int round = 0; round < 2; ++round) {
     InParallel(2, [&](int rank) {
@@ -157,7 +169,7 @@ TEST_F(ControlChannelTest, LeavesNothingInTheStoreAndMayBeUsedAgain) {
   EXPECT_NE(ids[0], ids[1]);
 }
 
-TEST_F(ControlChannelTest, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
+TEST_P(ControlChannelTest, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
   Channel first[2];
   std::string record;
   InParallel(2, [&](int rank) {
@@ -178,7 +190,7 @@ TEST_F(ControlChannelTest, ARankThatIsBackBeforeRankZeroWaitsForTheNextWorld) {
   });
 }
 
-TEST_F(ControlChannelTest, ArgumentsThatMakeNoSenseAreRefused) {
+TEST_P(ControlChannelTest, ArgumentsThatMakeNoSenseAreRefused) {
   const std::pair<const char*, void (*)(ControlOptions*)> cases[] = {
       {"no rank 1", [](ControlOptions* o) { o->rank = Rank(1); }},
       {"coordinator_bind_address",
@@ -199,12 +211,12 @@ TEST_F(ControlChannelTest, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(channel->Join(MemberOf(0), {}, Soon()), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST_F(ControlChannelTest, WithoutRankZeroTheOthersSaySo) {
+TEST_P(ControlChannelTest, WithoutRankZeroTheOthersSaySo) {
   EXPECT_THAT(CreateRank(1, 2, Deadline::AfterMs(30)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 0 has not appeared in store memory"));
 }
 
-TEST_F(ControlChannelTest, MissingRanksAreListedTheSameEverywhere) {
+TEST_P(ControlChannelTest, MissingRanksAreListedTheSameEverywhere) {
   std::vector<absl::Status> errors(3);
   std::atomic<int> joining{0};
   InParallel(3, [&](int i) {
@@ -232,7 +244,7 @@ TEST_F(ControlChannelTest, MissingRanksAreListedTheSameEverywhere) {
 }
 
 // All at once: nobody waits for a deadline.
-TEST_F(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsForIt) {
+TEST_P(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverWaitsForIt) {
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
     ControlOptions options = Options(rank, 4);
@@ -250,7 +262,7 @@ TEST_F(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverW
   ExpectNoRecord();
 }
 
-TEST_F(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
+TEST_P(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
   ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"));
   EXPECT_THAT(CreateRank(1, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
   // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
@@ -261,7 +273,7 @@ TEST_F(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
 }
 
-TEST_F(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
+TEST_P(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
   const auto create = [&](int rank, int attempt, bool only_leaves) {
     ControlOptions options = Options(rank, 3);
     options.attempt = attempt;
@@ -288,7 +300,7 @@ TEST_F(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
   });
 }
 
-TEST_F(ControlChannelTest, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
+TEST_P(ControlChannelTest, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
   for (const int failing : {0, 1}) {
     store_ = std::make_unique<MemoryStore>();
     std::vector<absl::Status> errors(3);
@@ -314,7 +326,7 @@ TEST_F(ControlChannelTest, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
 }
 
 // A rank that cannot even connect to the coordinator says so in the store, where rank 0 looks while it waits.
-TEST_F(ControlChannelTest, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
+TEST_P(ControlChannelTest, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3));
   control::TellFailure(store_.get(), kKey, Rank(1), 3, 0,
                        absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
@@ -325,7 +337,7 @@ TEST_F(ControlChannelTest, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRa
   ExpectNoRecord();
 }
 
-TEST_F(ControlChannelTest, WhatHindersRankZeroIsEverybodysError) {
+TEST_P(ControlChannelTest, WhatHindersRankZeroIsEverybodysError) {
   const absl::Status why = absl::ResourceExhaustedError("the store lets nobody in");
   ControlOptions options = Options(0, 3);
   options.hindrance = [&] { return why; };
@@ -335,7 +347,7 @@ TEST_F(ControlChannelTest, WhatHindersRankZeroIsEverybodysError) {
 }
 
 // With its interface down rank 0 may have had nothing else.
-TEST_F(ControlChannelTest, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
+TEST_P(ControlChannelTest, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
   ControlOptions options = Options(0, 2);
   options.why_loopback = "rank 0 found no other address: eth0 10.0.0.1: is down";
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, Create(options));
@@ -357,22 +369,27 @@ TEST_F(ControlChannelTest, ACoordinatorOnLoopbackOfAnotherHostIsAnErrorOnBoth) {
 }
 
 // Ranks whose job ids differ wait for each other in vain. Neither learns the other's.
-TEST_F(ControlChannelTest, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
+TEST_P(ControlChannelTest, AnotherJobAtTheSameStoreIsNamedWhereARankIsMissing) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   ControlOptions options = Options(1, 2);
   options.job_id = "typo";
   const std::string pid = absl::StrCat("pid ", getpid());
-  EXPECT_THAT(Create(options, Deadline::AfterMs(50)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(StartsWith("rank 0 has not appeared in store memory; "),
-                             HasSubstr("another job is here, that of rank 0 (host "), HasSubstr(pid))));
-  EXPECT_THAT(zero->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("rank 1 of 2 has not joined; rank 1 (host "),
-                             HasSubstr("came with another job id"), Not(HasSubstr("typo")))));
+  // A secret that rank 0 has drawn is another job's: rank 1 cannot ask.
+  const bool asks = GetParam().level == SecurityLevel::kNone || GetParam().secret != '\0';
+  EXPECT_THAT(
+      Create(options, Deadline::AfterMs(50)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(StartsWith("rank 0 has not appeared in store memory; "),
+                     HasSubstr(asks ? "another job is here, that of rank 0 (host " : "there is a rank 0 (host "),
+                     HasSubstr(pid))));
+  EXPECT_THAT(
+      zero->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr(asks ? "rank 1 of 2 has not joined; rank 1 (host " : "rank 1 of 2 has not joined"),
+                     HasSubstr(asks ? "came with another job id" : ""), Not(HasSubstr("typo")))));
 }
 
-TEST_F(ControlChannelTest, ALateRankLearnsWhyThereIsNoWorld) {
+TEST_P(ControlChannelTest, ALateRankLearnsWhyThereIsNoWorld) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   const std::string record = Record();
   EXPECT_THAT(zero->Join(MemberOf(0), {}, Deadline::Now()),
@@ -382,7 +399,7 @@ TEST_F(ControlChannelTest, ALateRankLearnsWhyThereIsNoWorld) {
   EXPECT_THAT(CreateRank(1, 2), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
 }
 
-TEST_F(ControlChannelTest, DifferentOptionsAreNamedEverywhere) {
+TEST_P(ControlChannelTest, DifferentOptionsAreNamedEverywhere) {
   std::vector<absl::Status> errors(4);
   InParallel(4, [&](int rank) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel channel, CreateRank(rank, 4));
@@ -397,7 +414,7 @@ TEST_F(ControlChannelTest, DifferentOptionsAreNamedEverywhere) {
   }
 }
 
-TEST_F(ControlChannelTest, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
+TEST_P(ControlChannelTest, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   for (const int leaver : {0, 1}) {
     store_ = std::make_unique<MemoryStore>();
     Channel channels[2];
@@ -412,7 +429,7 @@ TEST_F(ControlChannelTest, ARankThatGoesBeforeJoiningFailsTheOthersAtOnce) {
   }
 }
 
-TEST_F(ControlChannelTest, ASecondProcessOfARankIsTurnedAway) {
+TEST_P(ControlChannelTest, ASecondProcessOfARankIsTurnedAway) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2));
   const std::string pid = absl::StrCat("pid ", getpid());
@@ -424,7 +441,7 @@ TEST_F(ControlChannelTest, ASecondProcessOfARankIsTurnedAway) {
   InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
 }
 
-TEST_F(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {
+TEST_P(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   const std::string who = absl::StrCat(", pid ", getpid(), ")");
   const auto differ = StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -436,7 +453,7 @@ TEST_F(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {
 
 // What a crashed world may have left in the store: an address where nobody listens, one where another world's coordinator is
 // now, one where somebody else listens and says nothing, and nonsense.
-TEST_F(ControlChannelTest, LeftOverAddressesDoNotDefeatANewWorld) {
+TEST_P(ControlChannelTest, LeftOverAddressesDoNotDefeatANewWorld) {
   const auto other_store = std::move(store_);
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel other_world, ControlChannel::Create(Options(0, 2), other_store.get(), Soon()));
   control::CoordinatorRecord reused = *control::DecodeCoordinatorRecord(*other_store->Get(kKey, Soon()));
@@ -472,12 +489,12 @@ class PoorStore final : public MemoryStore {
   }
 };
 
-TEST_F(ControlChannelTest, AStoreThatKnowsOnlySetAndGetIsEnough) {
+TEST_P(ControlChannelTest, AStoreThatKnowsOnlySetAndGetIsEnough) {
   store_ = std::make_unique<PoorStore>();
   for (int round = 0; round < 2; ++round) Form(2);
 }
 
-TEST_F(ControlChannelTest, AFileDoesNotGrowWithTheWorldsThatUseIt) {
+TEST_P(ControlChannelTest, AFileDoesNotGrowWithTheWorldsThatUseIt) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/control_test_", getpid());
   struct stat status = {};
   for (int round = 0; round < 100; ++round) {
@@ -492,15 +509,15 @@ TEST_F(ControlChannelTest, AFileDoesNotGrowWithTheWorldsThatUseIt) {
   }
 }
 
-TEST_F(ControlChannelTest, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
+TEST_P(ControlChannelTest, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
   SetRecord(control::EncodeCoordinatorRecord(RefusedRecord()));
   EXPECT_THAT(CreateRank(1, 2, Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 0 has not appeared in store memory"), HasSubstr("Connection refused"))));
 }
 
-TEST_F(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
-  World world(4);
+TEST_P(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
+  World world(4, credentials());
   const absl::Status first = absl::InternalError("allreduce #3: out of memory");
   world[2].Report(7, first);
   world.ExpectFailureEverywhere(7, first);
@@ -515,15 +532,15 @@ TEST_F(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
   }
 }
 
-TEST_F(ControlChannelTest, AnOkReportIsNone) {
-  World world(1);
+TEST_P(ControlChannelTest, AnOkReportIsNone) {
+  World world(1, credentials());
   world[0].Report(7, absl::OkStatus());
   EXPECT_THAT(world[0].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::AfterMs(50)),
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
 }
 
-TEST_F(ControlChannelTest, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
-  World world(2);
+TEST_P(ControlChannelTest, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
+  World world(2, credentials());
   world[1].Report(7, absl::InternalError("seven"));
   world.ExpectFailureEverywhere(7, absl::InternalError("seven"));
   world[0].Report(kAllChannels, absl::AbortedError("all"));
@@ -534,8 +551,8 @@ TEST_F(ControlChannelTest, AFailureOfAllChannelsAnswersForEachAndIsTheLast) {
   EXPECT_THAT(world.log(1).Await(3, Deadline::AfterMs(50)), SizeIs(2));
 }
 
-TEST_F(ControlChannelTest, AReportAgainstARankThatLeftSaysSo) {
-  World world(3);
+TEST_P(ControlChannelTest, AReportAgainstARankThatLeftSaysSo) {
+  World world(3, credentials());
   world[2].Leave();
   world[1].Report(7, absl::UnavailableError("recv from rank 2: closed"), Rank(2));
   for (int rank = 0; rank < 2; ++rank) {
@@ -545,8 +562,8 @@ TEST_F(ControlChannelTest, AReportAgainstARankThatLeftSaysSo) {
   EXPECT_THAT(world.log(2).Await(1, Deadline::Now()), IsEmpty());  // no callback after Leave
 }
 
-TEST_F(ControlChannelTest, ALateOperationNamesTheRankBehind) {
-  World world(3);
+TEST_P(ControlChannelTest, ALateOperationNamesTheRankBehind) {
+  World world(3, credentials());
   world.SetProgress(0, 7, 17, 16);
   world.SetProgress(1, 7, 17, 16);
   world.SetProgress(2, 7, 16, 16);
@@ -558,8 +575,8 @@ TEST_F(ControlChannelTest, ALateOperationNamesTheRankBehind) {
                         2));
 }
 
-TEST_F(ControlChannelTest, LeavingIsNoFailureForTheOthers) {
-  World world(3);
+TEST_P(ControlChannelTest, LeavingIsNoFailureForTheOthers) {
+  World world(3, credentials());
   world[1].Leave();
   world[1].Leave();
   world[2].Report(7, absl::InternalError("end of test"));
@@ -570,8 +587,8 @@ TEST_F(ControlChannelTest, LeavingIsNoFailureForTheOthers) {
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
 }
 
-TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
-  World world(2);
+TEST_P(ControlChannelTest, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
+  World world(2, credentials());
   world[0].Leave();
   // Ends when the disconnect arrives, long before the deadline.
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
@@ -583,8 +600,8 @@ TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftThereIsNothingToWaitFor) {
 }
 
 // Nobody is left to announce it to the others; this rank at least need not wait for that.
-TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
-  World world(3);
+TEST_P(ControlChannelTest, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
+  World world(3, credentials());
   world[0].Leave();
   EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError("fallback"), Deadline::Infinite()),
               StatusIs(absl::StatusCode::kCancelled, "fallback"));
@@ -605,8 +622,8 @@ TEST_F(ControlChannelTest, WhenTheCoordinatorHasLeftARankGetsItsOwnReport) {
   EXPECT_THAT(world.log(2).Await(1, Deadline::AfterMs(20)), IsEmpty());
 }
 
-TEST_F(ControlChannelTest, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
-  World world(2);
+TEST_P(ControlChannelTest, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect) {
+  World world(2, credentials());
   const absl::Status broken = absl::UnavailableError("recv from rank 0: closed");
   world[1].Report(7, broken, Rank(0));
   world[1].PostMessage(7, 1, "behind the report");
@@ -616,9 +633,9 @@ TEST_F(ControlChannelTest, TheCoordinatorsLastAnnouncementPrecedesItsDisconnect)
               StatusIs(absl::StatusCode::kAborted, "rank 0 (host h0, pid 1000) has closed its communicator"));
 }
 
-TEST_F(ControlChannelTest, WhatRankZeroReportsAsItLeavesIsAnnounced) {
+TEST_P(ControlChannelTest, WhatRankZeroReportsAsItLeavesIsAnnounced) {
   for (int i = 0; i < 20; ++i) {
-    World world(2);
+    World world(2, credentials());
     world[0].Report(7, absl::AbortedError("rank 0 destroyed it"));
     world[0].Leave();
     EXPECT_THAT(world[1].AwaitFailure(7, absl::CancelledError(), Soon()),
@@ -626,8 +643,8 @@ TEST_F(ControlChannelTest, WhatRankZeroReportsAsItLeavesIsAnnounced) {
   }
 }
 
-TEST_F(ControlChannelTest, MessagesComeInRankOrderOnceThereAreEnough) {
-  World world(3);
+TEST_P(ControlChannelTest, MessagesComeInRankOrderOnceThereAreEnough) {
+  World world(3, credentials());
   world[2].PostMessage(7, 100, "gradient 5 missing");
   InParallel(3, [&](int rank) {
     if (rank == 1) world[1].PostMessage(7, 100, std::string(70'000, 'x'));
@@ -640,8 +657,8 @@ TEST_F(ControlChannelTest, MessagesComeInRankOrderOnceThereAreEnough) {
   EXPECT_THAT(world[0].AwaitMessages(7, 100, 0, Soon()), IsOkAndHolds(SizeIs(2)));
 }
 
-TEST_F(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
-  World world(2);
+TEST_P(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
+  World world(2, credentials());
   world[0].PostMessage(7, 100, "x");
   EXPECT_THAT(
       world[1].AwaitMessages(7, 100, 2, Deadline::AfterMs(30)),
@@ -650,7 +667,7 @@ TEST_F(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
   EXPECT_THAT(world[1].AwaitMessages(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
 }
 
-TEST_F(ControlChannelTest, AHandlerMayCallTheChannel) {
+TEST_P(ControlChannelTest, AHandlerMayCallTheChannel) {
   std::atomic<ControlChannel*> channel{nullptr};
   FailureLog log;
   ControlOptions options = Options(0, 1);
@@ -667,8 +684,8 @@ TEST_F(ControlChannelTest, AHandlerMayCallTheChannel) {
   EXPECT_EQ(failures[1].status.message(), "from the handler");
 }
 
-TEST_F(ControlChannelTest, AForkedChildCannotDisturbIt) {
-  World world(2);
+TEST_P(ControlChannelTest, AForkedChildCannotDisturbIt) {
+  World world(2, credentials());
   EXPECT_EQ(
       RunInForkedChild(
           [&] {
@@ -682,6 +699,12 @@ TEST_F(ControlChannelTest, AForkedChildCannotDisturbIt) {
   world[0].Report(7, absl::InternalError("from the parent"));
   world.ExpectFailureEverywhere(7, absl::InternalError("from the parent"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Levels, ControlChannelTest,
+                         ::testing::Values(Security{"None", SecurityLevel::kNone, '\0'},
+                                           Security{"Secret", SecurityLevel::kAuthenticate, 's'},
+                                           Security{"SecretInTheStore", SecurityLevel::kEncrypt, '\0'}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,6 +19,8 @@
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 
@@ -47,6 +51,20 @@ class FailureLog {
   CondVar changed_;
   std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);
 };
+
+// A secret of one repeated character.
+inline std::shared_ptr<const Secret> SecretOf(char fill) {
+  return *Secret::FromBytes(std::string(Secret::kBytes, fill));
+}
+
+// Without `fill`, the secret is to be found.
+inline Credentials Secured(char fill = '\0', SecurityLevel level = SecurityLevel::kAuthenticate) {
+  Credentials credentials;
+  credentials.level = level;
+  credentials.source = "the test";
+  if (fill != '\0') credentials.secret = SecretOf(fill);
+  return credentials;
+}
 
 inline ControlOptions OptionsOf(int rank, int size, std::chrono::milliseconds peer_timeout, FailureLog* log) {
   ControlOptions options;
