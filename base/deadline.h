@@ -25,6 +25,8 @@ class Deadline {
     return After(std::chrono::milliseconds(milliseconds));
   }
 
+  static Deadline At(Clock::time_point time) { return Deadline(time); }
+
   // Only for a worker that waits for work. A wait for a peer has a limit.
   static Deadline Infinite() { return Deadline(Clock::time_point::max()); }
 
