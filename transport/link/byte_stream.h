@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace lockstep {
 
@@ -30,8 +31,11 @@ class ByteStream {
   virtual ssize_t Write(const iovec* pieces, int count) = 0;
 
   // How many bytes were put into the pieces, 0 at the end of the stream, or a negative errno: -EAGAIN when none are
-  // there.
+  // there, -EBADMSG when what arrived is not what the peer sent.
   virtual ssize_t Read(const iovec* pieces, int count) = 0;
+
+  // After -EBADMSG: what is wrong with what arrived.
+  virtual std::string Defect() const { return ""; }
 
   // Of how many of the last bytes written the memory may not be used again yet. 0 for a stream that copies. Asks the system
   // for news, if there may be any.

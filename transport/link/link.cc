@@ -24,7 +24,8 @@ size_t Total(const iovec* pieces, int count) {
 }
 
 // Whatever the errno: the connection is gone. 0 stands for the end of the stream.
-absl::Status Cause(ssize_t error) {
+absl::Status Cause(const ByteStream& stream, ssize_t error) {
+  if (error == EBADMSG) return absl::DataLossError(stream.Defect());
   if (error == 0 || error == EPIPE) return absl::UnavailableError("connection closed by peer");
   return absl::UnavailableError(ErrnoStatus(static_cast<int>(error), "connection lost").message());
 }
@@ -141,7 +142,7 @@ bool Link::AdvanceSend(int64_t* budget) {
       break;
     }
     if (written < 0) {
-      BreakBecause(Cause(-written));
+      BreakBecause(Cause(*stream_, -written));
       break;
     }
     moved = true;
@@ -211,7 +212,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
       break;
     }
     if (read <= 0) {
-      BreakBecause(Cause(-read));
+      BreakBecause(Cause(*stream_, -read));
       break;
     }
     moved = true;

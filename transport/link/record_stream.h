@@ -1,0 +1,152 @@
+// A byte stream in records that nobody can change unnoticed, nor read if they are encrypted, over a byte stream that somebody may tamper
+// with.
+//
+//   stream  = record*                                            each way by itself
+//   record  = bytes:u32 key:u32 sequence:u64 payload tag:16      little-endian
+//
+// `bytes` is the payload's length, from 1 to kRecordPayloadBytesMax. `sequence` counts records from 0; `key` counts keys, of which each
+// seals so many records. Header and payload are sealed by AES-256-GCM (transport/secure/cipher.h) under the sequence number: at level
+// authenticate the payload is as it is, at level encrypt it is ciphered.
+//
+//   secret_0 = Channel::Export     secret_(n+1) = HKDF-Expand(secret_n, "next", 48)
+//   key_n = HKDF-Expand(secret_n, "key", 32), the base of its nonces HKDF-Expand(secret_n, "iv", 12)
+//
+// A stream that is cut between two records ends as one that was closed does: either is an error to whoever waits for a message.
+
+#ifndef TRANSPORT_LINK_RECORD_STREAM_H_
+#define TRANSPORT_LINK_RECORD_STREAM_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "transport/link/byte_stream.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/cipher.h"
+#include "transport/secure/credentials.h"
+
+namespace lockstep {
+
+inline constexpr size_t kRecordHeaderBytes = 16;
+inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + RecordCipher::kTagBytes;
+// A chunk of 256 KiB behind the header of its message is four records.
+inline constexpr size_t kRecordPayloadBytesMax = (size_t{64} << 10) + 64;
+inline constexpr size_t kRecordBytesMax = kRecordPayloadBytesMax + kRecordOverheadBytes;
+// 64 GiB: far from the 2^24.5 full records of 16 KiB that RFC 8446, section 5.5, allows a key of AES-GCM.
+inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
+
+// From which the keys of one direction follow. Overwritten with zeros at its end.
+class RecordSecret {
+ public:
+  static constexpr size_t kBytes = 48;
+
+  // What both ends of a channel derive alike; another one for each context.
+  static RecordSecret Of(const Channel& channel, absl::string_view context);
+  explicit RecordSecret(const std::array<char, kBytes>& bytes) : bytes_(bytes) {}
+  RecordSecret(const RecordSecret&) = default;
+  RecordSecret& operator=(const RecordSecret&) = default;
+  ~RecordSecret();
+
+  DirectionKey Key() const;
+  // From which the next key follows.
+  void Step();
+
+ private:
+  RecordSecret() = default;
+  void Expand(absl::string_view label, void* out, size_t bytes) const;
+
+  std::array<char, kBytes> bytes_;
+};
+
+// The records of one direction as both ends count them. Externally synchronised.
+class RecordSequence {
+ public:
+  // The level is not kNone.
+  RecordSequence(SecurityLevel level, const RecordSecret& secret, uint64_t records_per_key);
+
+  bool encrypts() const { return mode_ == CipherMode::kEncrypt; }
+  uint64_t number() const { return number_; }
+  uint32_t key() const { return key_; }
+  RecordCipher* cipher() const { return cipher_.get(); }
+  // The next record is due, under the next key if that is the time for it.
+  void Step();
+
+ private:
+  void MakeCipher();
+
+  const CipherMode mode_;
+  const uint64_t records_per_key_;
+  RecordSecret secret_;
+  std::unique_ptr<RecordCipher> cipher_;
+  uint64_t number_ = 0;
+  uint32_t key_ = 0;
+};
+
+// Writes records. Externally synchronised.
+//
+// It takes the bytes of a record when all of the record has left. So after a call that took less than it was given, the next one begins
+// with the same bytes: they may be sealed already, and on their way.
+class RecordWriter final : public ByteStream {
+ public:
+  RecordWriter(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,
+               uint64_t records_per_key = kRecordsPerKey);
+
+  ssize_t Write(const iovec* pieces, int count) override;
+  ssize_t Read(const iovec* pieces, int count) override;  // -EBADF
+
+ private:
+  // With header and tag no more than the stream below takes.
+  static constexpr int kPayloadPiecesMax = kPiecesMax - 2;
+
+  void Seal(const iovec* payload, int count);
+  // Of the record that is sealed. OK, or a negative errno: -EAGAIN if some of it is left.
+  ssize_t Send(const iovec* payload, int count);
+
+  const std::unique_ptr<ByteStream> stream_;
+  RecordSequence sequence_;
+  // The record that is under way. None if payload_bytes_ is 0.
+  size_t payload_bytes_ = 0;
+  size_t sent_bytes_ = 0;
+  bool whole_ = false;  // all of it is in record_, else header and tag, and the payload lies where it is sent from
+  std::vector<unsigned char> record_;
+};
+
+// Reads records. Externally synchronised.
+//
+// Reads ahead in the stream below what is asked for by the rest of a record at most, but for bytes that an unfaithful peer cuts into
+// shorter records than a RecordWriter does. Returns less than is asked for only if the stream below has no more.
+class RecordReader final : public ByteStream {
+ public:
+  RecordReader(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,
+               uint64_t records_per_key = kRecordsPerKey);
+
+  ssize_t Write(const iovec* pieces, int count) override;  // -EBADF
+  // -EBADMSG for a record that is not genuine, and from then on: nothing of it was put into the pieces, and Defect() says what is wrong.
+  ssize_t Read(const iovec* pieces, int count) override;
+  std::string Defect() const override { return defect_; }
+
+ private:
+  // Opens the next record. 1, or what Read is to return.
+  ssize_t OpenRecord(size_t asked_bytes);
+  // Reads on to this end of what is in the buffer. 1, or what Read is to return.
+  ssize_t Fill(size_t end, size_t asked_bytes);
+  ssize_t Fail(std::string defect);
+
+  const std::unique_ptr<ByteStream> stream_;
+  RecordSequence sequence_;
+  std::string defect_;
+  // [opened_begin_, opened_end_) is opened and not given away. [begin_, end_) is what has arrived behind it.
+  std::vector<unsigned char> buffer_;
+  size_t opened_begin_ = 0;
+  size_t opened_end_ = 0;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // TRANSPORT_LINK_RECORD_STREAM_H_

@@ -1,0 +1,296 @@
+#include "transport/link/record_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport_testing.h"
+#include "transport/net/little_endian.h"
+
+namespace lockstep {
+namespace {
+
+// What lies between two ends. Owned by the test, which outlives the streams.
+struct Wire {
+  std::string bytes;                // written, and not yet read
+  size_t room = size_t{1} << 30;    // to write, before EAGAIN
+  size_t call_bytes_max = 1 << 30;  // of a read
+  bool closed = false;
+};
+
+class WireStream final : public ByteStream {
+ public:
+  explicit WireStream(Wire* wire) : wire_(wire) {}
+
+  ssize_t Write(const iovec* pieces, int count) override {
+    EXPECT_LE(count, kPiecesMax);
+    if (wire_->room == 0) return -EAGAIN;
+    size_t written = 0;
+    for (int i = 0; i < count; ++i) {
+      const size_t piece = std::min(wire_->room, pieces[i].iov_len);
+      wire_->bytes.append(static_cast<const char*>(pieces[i].iov_base), piece);
+      wire_->room -= piece;
+      written += piece;
+    }
+    return static_cast<ssize_t>(written);
+  }
+
+  ssize_t Read(const iovec* pieces, int count) override {
+    EXPECT_EQ(count, 1);
+    if (wire_->bytes.empty()) return wire_->closed ? 0 : -EAGAIN;
+    const size_t read = std::min({wire_->bytes.size(), wire_->call_bytes_max, pieces->iov_len});
+    std::memcpy(pieces->iov_base, wire_->bytes.data(), read);
+    wire_->bytes.erase(0, read);
+    return static_cast<ssize_t>(read);
+  }
+
+ private:
+  Wire* const wire_;
+};
+
+RecordSecret TestSecret(char fill = 'k') {
+  std::array<char, RecordSecret::kBytes> bytes;
+  bytes.fill(fill);
+  return RecordSecret(bytes);
+}
+
+class RecordStreamTest : public testing::TestWithParam<SecurityLevel> {
+ protected:
+  RecordStreamTest() { Restart(); }
+
+  void Restart(uint64_t records_per_key = kRecordsPerKey, char readers_fill = 'k') {
+    wire_ = Wire();
+    writer_ =
+        std::make_unique<RecordWriter>(std::make_unique<WireStream>(&wire_), GetParam(), TestSecret(), records_per_key);
+    reader_ = std::make_unique<RecordReader>(std::make_unique<WireStream>(&wire_), GetParam(), TestSecret(readers_fill),
+                                             records_per_key);
+  }
+
+  // As a link does: after a call that took less, it goes on with what was not taken.
+  ssize_t Write(const std::string& bytes, size_t from = 0) {
+    const iovec piece = {const_cast<char*>(bytes.data()) + from, bytes.size() - from};
+    return writer_->Write(&piece, 1);
+  }
+  ssize_t Read(std::string* bytes) {
+    const iovec piece = {&(*bytes)[0], bytes->size()};
+    return reader_->Read(&piece, 1);
+  }
+  static std::string Payload(size_t bytes, uint32_t seed = 1) {
+    const std::vector<unsigned char> payload = TestPayload(bytes, seed);
+    return std::string(payload.begin(), payload.end());
+  }
+  // What a read of so many bytes gives, and the reader's word on what is wrong.
+  std::string Defect(size_t bytes) {
+    std::string target(bytes, '-');
+    const ssize_t read = Read(&target);
+    EXPECT_EQ(read, -EBADMSG);
+    EXPECT_EQ(Read(&target), -EBADMSG) << "for ever";
+    return reader_->Defect();
+  }
+
+  Wire wire_;
+  std::unique_ptr<RecordWriter> writer_;
+  std::unique_ptr<RecordReader> reader_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Levels, RecordStreamTest,
+                         testing::Values(SecurityLevel::kAuthenticate, SecurityLevel::kEncrypt),
+                         [](const auto& info) { return Name(info.param); });
+
+TEST_P(RecordStreamTest, ARecordLooksAsTheDocumentSays) {
+  EXPECT_EQ(Write("hello"), 5);
+  EXPECT_EQ(Write("again"), 5);
+  ASSERT_EQ(wire_.bytes.size(), 2 * (kRecordOverheadBytes + 5));
+  const std::string second = wire_.bytes.substr(kRecordOverheadBytes + 5);
+  EXPECT_EQ(second.substr(0, 16), std::string("\5\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0", 16));
+  EXPECT_EQ(second.substr(16, 5) == "again", GetParam() == SecurityLevel::kAuthenticate);
+}
+
+TEST_P(RecordStreamTest, BytesArriveInOrderWhateverLengthsAreWrittenAndRead) {
+  wire_.call_bytes_max = 50'000;
+  std::mt19937 random(20);
+  std::string written, read;
+  for (int i = 0; i < 300; ++i) {
+    const std::string bytes = Payload(1 + random() % (i % 10 == 0 ? 200'000 : 3000), i);
+    ASSERT_EQ(Write(bytes), bytes.size());
+    written += bytes;
+    std::string target(1 + random() % (i % 7 == 0 ? 200'000 : 3000), '-');
+    const ssize_t got = Read(&target);
+    if (got == -EAGAIN) continue;
+    ASSERT_GT(got, 0);
+    read.append(target, 0, got);
+  }
+  std::string rest(written.size() - read.size(), '-');
+  EXPECT_EQ(Read(&rest), rest.size());
+  EXPECT_TRUE(read + rest == written);
+  EXPECT_EQ(Read(&rest), -EAGAIN);
+  wire_.closed = true;
+  EXPECT_EQ(Read(&rest), 0);
+}
+
+TEST_P(RecordStreamTest, WritesAndReadsManyPieces) {
+  std::string source = Payload(17 * 5000), target(source.size(), '-');
+  iovec from[ByteStream::kPiecesMax], to[ByteStream::kPiecesMax];
+  for (int i = 0; i < ByteStream::kPiecesMax; ++i) {
+    from[i] = {&source[i * 5000], 5000};
+    to[i] = {&target[i * 5000], 5000};
+  }
+  EXPECT_EQ(writer_->Write(from, ByteStream::kPiecesMax), source.size());
+  EXPECT_EQ(reader_->Read(to, ByteStream::kPiecesMax), target.size());
+  EXPECT_TRUE(source == target);
+}
+
+// A chunk behind its header is whole records, and the reader takes nothing of the next message.
+TEST_P(RecordStreamTest, TakesNothingBehindTheRecordsOfWhatIsAskedFor) {
+  for (const size_t bytes : {size_t{1}, size_t{56}, size_t{4000}, (size_t{256} << 10) + 48}) {
+    Restart();
+    ASSERT_EQ(Write(Payload(bytes)), bytes);
+    ASSERT_EQ(wire_.bytes.size(),
+              bytes + (bytes + kRecordPayloadBytesMax - 1) / kRecordPayloadBytesMax * kRecordOverheadBytes);
+    ASSERT_EQ(Write("next"), 4);
+    std::string target(bytes, '-');
+    EXPECT_EQ(Read(&target), bytes);
+    EXPECT_EQ(wire_.bytes.size(), kRecordOverheadBytes + 4);
+  }
+}
+
+// EAGAIN below after every number of bytes: the writer goes on with the same bytes, and says what has left in whole records only.
+TEST_P(RecordStreamTest, ABlockedWriteGoesOnAtAnyByte) {
+  for (const size_t bytes : {size_t{5}, size_t{3000}}) {
+    const std::string source = Payload(bytes);
+    const size_t step = bytes > 100 ? 97 : 1;
+    for (size_t room = 0; room < bytes + kRecordOverheadBytes; room += step) {
+      Restart();
+      wire_.room = room;
+      ASSERT_EQ(Write(source), -EAGAIN) << room;
+      ASSERT_EQ(Write(source), -EAGAIN) << room;
+      wire_.room = 1;
+      const ssize_t more = Write(source);
+      wire_.room = 1 << 20;
+      ASSERT_EQ(more == -EAGAIN ? Write(source) : more, bytes) << room;
+      std::string target(bytes, '-');
+      ASSERT_EQ(Read(&target), bytes) << room;
+      ASSERT_EQ(target, source) << room;
+    }
+  }
+}
+
+TEST_P(RecordStreamTest, AWriteThatFillsTheStreamBelowCountsWholeRecords) {
+  const std::string source = Payload(200'000);
+  wire_.room = kRecordBytesMax + 100;
+  EXPECT_EQ(Write(source), kRecordPayloadBytesMax);
+  EXPECT_EQ(Write(source, kRecordPayloadBytesMax), -EAGAIN);
+  wire_.room = 1 << 20;
+  EXPECT_EQ(Write(source, kRecordPayloadBytesMax), source.size() - kRecordPayloadBytesMax);
+  std::string target(source.size(), '-');
+  EXPECT_EQ(Read(&target), target.size());
+  EXPECT_TRUE(target == source);
+}
+
+TEST_P(RecordStreamTest, ARecordMayArriveByteByByte) {
+  const std::string source = Payload(100);
+  ASSERT_EQ(Write(source), 100);
+  ASSERT_EQ(Write(source), 100);
+  std::string arriving;
+  arriving.swap(wire_.bytes);
+  std::string read;
+  for (const char byte : arriving) {
+    wire_.bytes.push_back(byte);
+    std::string target(150, '-');
+    const ssize_t got = Read(&target);
+    if (got == -EAGAIN) continue;
+    ASSERT_GT(got, 0);
+    read.append(target, 0, got);
+  }
+  EXPECT_EQ(read, source + source);
+}
+
+TEST_P(RecordStreamTest, NeitherEndNeedsToBeToldOfANewKey) {
+  constexpr uint64_t kPerKey = 4;
+  Restart(kPerKey);
+  for (int i = 0; i < 30; ++i) {
+    const std::string source = Payload(100, i);
+    ASSERT_EQ(Write(source), 100);
+    EXPECT_EQ(LoadLittleEndian<uint32_t>(reinterpret_cast<const unsigned char*>(wire_.bytes.data()) + 4), i / kPerKey);
+    std::string target(100, '-');
+    ASSERT_EQ(Read(&target), 100);
+    ASSERT_EQ(target, source);
+  }
+  // One that is due under the next key, and was sealed under the last.
+  Restart(kPerKey);
+  reader_ = std::make_unique<RecordReader>(std::make_unique<WireStream>(&wire_), GetParam(), TestSecret(), kPerKey - 1);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(Write("x"), 1);
+  std::string target(3, '-');
+  EXPECT_EQ(Read(&target), 3);
+  EXPECT_THAT(Defect(1), testing::StartsWith("record 3 was altered"));
+}
+
+TEST_P(RecordStreamTest, EveryFlippedBitIsFound) {
+  ASSERT_EQ(Write("some bytes"), 10);
+  const std::string good = wire_.bytes;
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    Restart();
+    wire_.bytes = good;
+    wire_.bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    wire_.closed = true;  // a record that claims to be longer than what there is
+    std::string target(10, '-');
+    ASSERT_EQ(Read(&target), -EBADMSG) << bit;
+    EXPECT_THAT(reader_->Defect(),
+                testing::AnyOf(testing::HasSubstr("record 0 was altered, or is not from this connection"),
+                               testing::HasSubstr(" came where 0 was due"), testing::HasSubstr("cut inside record 0")));
+    EXPECT_EQ(target, "----------");
+  }
+}
+
+TEST_P(RecordStreamTest, SaysWhatIsWrong) {
+  std::vector<std::string> records;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(Write(Payload(20, i)), 20);
+    records.emplace_back();
+    records.back().swap(wire_.bytes);
+  }
+  const auto defect_of = [&](const std::string& bytes) {
+    Restart();
+    wire_.bytes = bytes;
+    wire_.closed = true;
+    return Defect(80);
+  };
+  const char altered[] = "record 1 was altered, or is not from this connection";
+  EXPECT_EQ(defect_of(records[0] + records[2]), "record 2 came where 1 was due: lost, repeated or out of order");
+  EXPECT_EQ(defect_of(records[0] + records[0]), "record 0 came where 1 was due: lost, repeated or out of order");
+  EXPECT_EQ(defect_of(records[1] + records[0]), "record 1 came where 0 was due: lost, repeated or out of order");
+  EXPECT_EQ(defect_of(records[0] + records[1].substr(0, 30)), "cut inside record 1");
+  EXPECT_EQ(defect_of(records[0] + records[1].substr(0, 3)), "cut inside record 1");
+  std::string payload = records[1], too_long = records[1], empty = records[1];
+  payload[20] ^= 1;
+  too_long[3] = 1;
+  empty[0] = 0;
+  EXPECT_EQ(defect_of(records[0] + payload), altered);
+  EXPECT_EQ(defect_of(records[0] + too_long), altered) << "before it is waited for";
+  EXPECT_EQ(defect_of(records[0] + empty), altered);
+}
+
+TEST_P(RecordStreamTest, ARecordOfAnotherConnectionIsNotTaken) {
+  Restart(kRecordsPerKey, 'x');
+  ASSERT_EQ(Write("hello"), 5);
+  EXPECT_EQ(Defect(5), "record 0 was altered, or is not from this connection");
+}
+
+TEST_P(RecordStreamTest, GoesOneWay) {
+  iovec piece = {nullptr, 0};
+  EXPECT_EQ(writer_->Read(&piece, 1), -EBADF);
+  EXPECT_EQ(reader_->Write(&piece, 1), -EBADF);
+}
+
+}  // namespace
+}  // namespace lockstep
