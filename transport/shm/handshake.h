@@ -1,4 +1,5 @@
-// What two processes of one host say to each other over unix sockets (docs/wire_formats.md). Pure: bytes in, bytes out.
+// What two processes of one host say to each other over unix sockets (docs/wire_formats.md), behind a handshake whose flights are messages
+// (transport/secure/channel.h). Pure: bytes in, bytes out.
 //
 //   hello   = magic:u32 version:u16 zero:u16 world_id:u64 nonce:u64 source:u32 target:u32 chunk_bytes:u32
 //             job_id_bytes:u32 job_id                        with the descriptors of the source's doorbell: page, event
@@ -27,8 +28,8 @@
 
 namespace lockstep {
 
-// Covers the layout of mailboxes and arenas too.
-inline constexpr uint16_t kShmProtocolVersion = 1;
+// Covers the layout of mailboxes and arenas too. 1 had no handshake.
+inline constexpr uint16_t kShmProtocolVersion = 2;
 inline constexpr size_t kShmJobIdBytesMax = 1024;
 
 // Where a rank is met: "lockstep-4f1c22aa90ee1b07/9d0c5e6a77b3f218", the name of its socket and its nonce, in hex.
@@ -73,6 +74,8 @@ absl::Status JudgeHello(const ShmHello& hello, const ShmExpectation& expected);
 
 // Texts longer than a message are cut.
 std::string EncodeAnswer(const absl::Status& answer);
+// Whether it begins as an answer does.
+bool IsAnswer(absl::string_view bytes);
 // What the peer answered; FAILED_PRECONDITION when these bytes are no answer.
 absl::Status DecodeAnswer(absl::string_view bytes);
 

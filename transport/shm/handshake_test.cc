@@ -89,8 +89,8 @@ TEST(ShmHandshake, AnswersCarryAStatus) {
                 StatusIs(Code::kFailedPrecondition, HasSubstr("no Lockstep peer")));
   }
   std::string other_version = good;
-  other_version[4] = 2;
-  EXPECT_THAT(DecodeAnswer(other_version), StatusIs(Code::kFailedPrecondition, HasSubstr("version 2")));
+  other_version[4] = 1;
+  EXPECT_THAT(DecodeAnswer(other_version), StatusIs(Code::kFailedPrecondition, HasSubstr("version 1")));
   std::string no_code = good;
   no_code[8] = 17;
   EXPECT_THAT(DecodeAnswer(no_code), StatusIs(Code::kFailedPrecondition, HasSubstr("no Lockstep peer")));

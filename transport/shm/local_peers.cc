@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/net/unix_socket.h"
@@ -18,21 +17,35 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kUnauthenticatedMax = 64;
 constexpr int kEventsPerPoll = 64;
+// In one call at most. The rest shows in the epoll set.
+constexpr int kAcceptedPerPoll = 64;
+constexpr int kHandshakesPerPoll = 8;
+// A peer that closes a connection in the middle of the handshake may have had too many.
+constexpr int kTriesMax = 20;
+// How long this rank stays for the hellos of those that it could not connect to.
+constexpr std::chrono::seconds kStay(1);
 // Between attempts to enter a peer's full queue.
 constexpr std::chrono::milliseconds kPause(2);
 
 // What an event is about, beside an index.
-enum : uint64_t { kBell, kListener, kUnauthenticated, kOwnSocket, kTheirSocket };
+enum : uint64_t { kBell, kListener, kHalfOpen, kOwnSocket, kTheirSocket };
 
-uint64_t About(uint64_t about, uint64_t index) { return about << 32 | index; }
+constexpr int kIndexBits = 56;
+uint64_t About(uint64_t about, uint64_t index) { return about << kIndexBits | index; }
 
 bool CarriesMemory(const ShmNotice& notice) {
   return notice.kind == ShmNoticeKind::kMailbox || (notice.kind == ShmNoticeKind::kArena && notice.bytes > 0);
 }
 
 UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
+
+// To a socket that is new, so that its buffer is empty: it fits.
+absl::Status SendToNew(int socket, absl::string_view bytes) {
+  const absl::StatusOr<bool> sent = SendUnix(socket, bytes, {});
+  if (sent.ok() && !*sent) return absl::UnavailableError("no room to send to a unix socket");
+  return sent.status();
+}
 
 absl::StatusOr<uint64_t> Random() {
   uint64_t value;
@@ -42,7 +55,9 @@ absl::StatusOr<uint64_t> Random() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation self, Doorbell* bell) {
+absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation self, const Credentials& credentials,
+                                                               std::chrono::milliseconds handshake_timeout,
+                                                               Doorbell* bell) {
   ShmAddress address;
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t name, Random());
   LOCKSTEP_ASSIGN_OR_RETURN(address.nonce, Random());
@@ -53,18 +68,23 @@ absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation se
   LOCKSTEP_RETURN_IF_ERROR(
       EpollControl(events.get(), EPOLL_CTL_ADD, bell->event_descriptor(), EPOLLIN, About(kBell, 0)));
   LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, About(kListener, 0)));
-  return std::unique_ptr<LocalPeers>(
-      new LocalPeers(std::move(self), bell, std::move(listener), std::move(events), std::move(address)));
+  return std::unique_ptr<LocalPeers>(new LocalPeers(std::move(self), credentials, handshake_timeout, bell,
+                                                    std::move(listener), std::move(events), std::move(address)));
 }
 
-LocalPeers::LocalPeers(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address)
+LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std::chrono::milliseconds handshake_timeout,
+                       Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address)
     : self_(std::move(self)),
+      credentials_(credentials),
+      handshake_timeout_(handshake_timeout),
       bell_(bell),
       address_(address.ToString()),
       listener_(std::move(listener)),
       events_(std::move(events)),
       spare_(CopyOf(events_)),
-      peers_(self_.size) {
+      peers_(self_.size),
+      refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address.name)),
+      half_open_(HalfOpen::MostForThisProcess(), handshake_timeout) {
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
 
@@ -95,8 +115,16 @@ std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& ad
     (void)poll(&event, 1,
                (trying || paused_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
   }
-  // Whoever turned this rank away had sent its hello before, and need not wait for an answer until the next Poll.
+  // Whoever turned this rank away need not wait until the next Poll: it has connected, and may be in the middle of its handshake.
   (void)Poll(nullptr);
+  const bool turned_away =
+      std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.own == Own::kFailed; });
+  const Deadline stay = Deadline::Earlier(deadline, Deadline::After(kStay));
+  while (turned_away && half_open_.size() > 0 && !stay.passed()) {
+    pollfd event = {events_.get(), POLLIN, 0};
+    (void)poll(&event, 1, stay.remaining_ms());
+    (void)Poll(nullptr);
+  }
   std::vector<absl::Status> statuses;
   for (int i = 0; i < self_.size; ++i) {
     Peer& peer = peers_[i];
@@ -122,18 +150,48 @@ void LocalPeers::Try(Peer* peer, Rank rank) {
     return FailOwn(peer, absl::PermissionDeniedError(absl::StrCat("its process belongs to user ", credentials->uid,
                                                                   ", ours to user ", geteuid())));
   }
-  const ShmHello hello = {self_.job_id, self_.world_id, peer->address.nonce, self_.rank, rank, self_.chunk_bytes};
-  // The socket is new and its buffer empty: it fits.
-  const absl::StatusOr<bool> sent =
-      SendUnix(socket->get(), EncodeHello(hello), {bell_->page_descriptor(), bell_->event_descriptor()});
-  if (!sent.ok()) return FailOwn(peer, sent.status());
-  if (!*sent) return;
   peer->pid = credentials->pid;
   peer->own_socket = *std::move(socket);
-  peer->own = Own::kHelloSent;
+  peer->own_channel = std::make_unique<Channel>(Purpose::kLocal, Channel::Side::kConnects, credentials_);
+  peer->own = Own::kSecuring;
+  ++peer->tries;
   const absl::Status watched =
       EpollControl(events_.get(), EPOLL_CTL_ADD, peer->own_socket.get(), EPOLLIN, About(kOwnSocket, rank.value()));
   if (!watched.ok()) return FailOwn(peer, watched);
+  const absl::Status sent = SendToNew(peer->own_socket.get(), peer->own_channel->Start());
+  if (!sent.ok()) FailOwn(peer, sent);
+}
+
+void LocalPeers::Secure(Peer* peer, Rank rank) {
+  UnixMessage message;
+  const absl::StatusOr<bool> received = ReceiveUnix(peer->own_socket.get(), &message);
+  if (received.ok() && !*received) return;
+  if (absl::IsUnavailable(received.status()) && peer->tries < kTriesMax) {
+    peer->own_socket.reset();
+    peer->own = Own::kTrying;
+    return;
+  }
+  if (!received.ok()) return FailOwn(peer, received.status());
+  // A listener without descriptors, or of an earlier version, answers at once.
+  const absl::Status answer = DecodeAnswer(message.bytes);
+  if (IsAnswer(message.bytes) && !answer.ok()) return FailOwn(peer, Annotate(answer, "it turned us away"));
+  std::string to_send, plain;
+  absl::Status status = peer->own_channel->Receive(message.bytes, &plain, &to_send);
+  if (!to_send.empty()) status.Update(SendToNew(peer->own_socket.get(), to_send));
+  if (!status.ok()) return FailOwn(peer, status);
+  if (!peer->own_channel->ready()) return;
+  peer->own_channel = nullptr;
+  const ShmHello hello = {self_.job_id, self_.world_id, peer->address.nonce, self_.rank, rank, self_.chunk_bytes};
+  const absl::StatusOr<bool> sent =
+      SendUnix(peer->own_socket.get(), EncodeHello(hello), {bell_->page_descriptor(), bell_->event_descriptor()});
+  if (!sent.ok()) return FailOwn(peer, sent.status());
+  if (!*sent) {
+    // This user's descriptors under way are as many as it may open.
+    peer->own_socket.reset();
+    peer->own = Own::kTrying;
+    return;
+  }
+  peer->own = Own::kHelloSent;
   Settle(peer);
 }
 
@@ -155,39 +213,59 @@ void LocalPeers::FailOwn(Peer* peer, const absl::Status& why) {
   Settle(peer);
 }
 
-void LocalPeers::AcceptAll() {
-  for (;;) {
+void LocalPeers::AcceptSome() {
+  for (int i = 0; i < kAcceptedPerPoll; ++i) {
     absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
     const absl::Status refusal = socket.status();
-    if (!refusal.ok()) socket = AcceptOneMore();
+    if (!refusal.ok()) {
+      if (const auto crowded = half_open_.Crowded()) {
+        Drop(*crowded, Refusal::kCrowded, refusal.message());
+        continue;
+      }
+      socket = AcceptOneMore();
+    }
     if (!socket.ok()) {
       // The listener stays readable, and who sleeps should not be woken all the time.
-      Log(socket.status().message());
+      refusals_.Note(Refusal::kCrowded, "somebody", socket.status().message());
       paused_ = epoll_ctl(events_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr) == 0;
       return;
     }
     if (!socket->valid()) return;
-    if (!refusal.ok()) {
-      // Out of descriptors, most likely. Whoever it is need not wait in vain.
-      Log(refusal.message());
-      (void)SendUnix(socket->get(), EncodeAnswer(refusal), {});
-      socket->reset();
-      spare_ = CopyOf(events_);
+    if (refusal.ok()) {
+      Admit(*std::move(socket));
       continue;
     }
-    const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket->get());
-    if (!credentials.ok() || credentials->uid != geteuid()) {
-      Log("a process of another user was turned away");
-      continue;
-    }
-    if (!EpollControl(events_.get(), EPOLL_CTL_ADD, socket->get(), EPOLLIN, About(kUnauthenticated, 0)).ok()) continue;
-    if (ReadHello(&*socket)) continue;  // most have said it already
-    unauthenticated_.push_back(*std::move(socket));
-    if (unauthenticated_.size() > kUnauthenticatedMax) {
-      Log(absl::StrCat("more than ", kUnauthenticatedMax, " connections without a hello"));
-      unauthenticated_.erase(unauthenticated_.begin());
-    }
+    // Out of descriptors, most likely. Whoever it is need not wait in vain.
+    refusals_.Note(Refusal::kCrowded, "somebody", refusal.message());
+    (void)SendUnix(socket->get(), EncodeAnswer(refusal), {});
+    socket->reset();
+    spare_ = CopyOf(events_);
   }
+}
+
+void LocalPeers::Admit(UniqueFd socket) {
+  const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket.get());
+  if (!credentials.ok()) return refusals_.Note(Refusal::kOtherUser, "somebody", credentials.status().message());
+  const std::string source = absl::StrCat("pid ", credentials->pid);
+  if (credentials->uid != geteuid()) {
+    return refusals_.Note(Refusal::kOtherUser, source,
+                          absl::StrCat("it belongs to user ", credentials->uid, ", we to user ", geteuid()));
+  }
+  const uint64_t id = ++last_id_;
+  if (!EpollControl(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, About(kHalfOpen, id)).ok()) return;
+  half_open_peers_.emplace(
+      id, HalfOpenPeer{std::move(socket), source,
+                       std::make_unique<Channel>(Purpose::kLocal, Channel::Side::kListens, credentials_)});
+  if (const auto crowded = half_open_.Add(id, source, HalfOpen::Clock::now())) {
+    Drop(*crowded, Refusal::kCrowded, "too many connections without a hello");
+  }
+}
+
+void LocalPeers::Drop(uint64_t id, Refusal refusal, absl::string_view why) {
+  half_open_.Remove(id);
+  const auto found = half_open_peers_.find(id);
+  refusals_.Note(refusal, found->second.source, why);
+  half_open_peers_.erase(found);
 }
 
 absl::StatusOr<UniqueFd> LocalPeers::AcceptOneMore() {
@@ -197,15 +275,30 @@ absl::StatusOr<UniqueFd> LocalPeers::AcceptOneMore() {
   return socket;
 }
 
-bool LocalPeers::ReadHello(UniqueFd* socket) {
-  UnixMessage message;
-  const absl::StatusOr<bool> received = ReceiveUnix(socket->get(), &message);
-  if (received.ok() && !*received) return false;
-  if (!received.ok()) {
-    Log(received.status().message());
-    (void)SendUnix(socket->get(), EncodeAnswer(received.status()), {});
-    return true;
+bool LocalPeers::ReadHello(HalfOpenPeer* half_open) {
+  for (;;) {
+    UnixMessage message;
+    const absl::StatusOr<bool> received = ReceiveUnix(half_open->socket.get(), &message);
+    if (received.ok() && !*received) return false;
+    if (absl::IsUnavailable(received.status())) return true;  // it gave up
+    if (!received.ok()) {
+      refusals_.Note(Refusal::kBroken, half_open->source, received.status().message());
+      (void)SendUnix(half_open->socket.get(), EncodeAnswer(received.status()), {});
+      return true;
+    }
+    if (half_open->channel->ready()) {
+      TakeHello(half_open, std::move(message));
+      return true;
+    }
+    std::string plain, to_send;
+    absl::Status status = half_open->channel->Receive(message.bytes, &plain, &to_send);
+    if (!status.ok()) refusals_.Note(half_open->channel->refusal(), half_open->source, status.message());
+    if (!to_send.empty()) status.Update(SendToNew(half_open->socket.get(), to_send));
+    if (!status.ok()) return true;
   }
+}
+
+void LocalPeers::TakeHello(HalfOpenPeer* half_open, UnixMessage message) {
   absl::StatusOr<ShmHello> hello = DecodeHello(message.bytes);
   absl::Status verdict = hello.status();
   if (hello.ok()) verdict = JudgeHello(*hello, self_);
@@ -215,12 +308,12 @@ bool LocalPeers::ReadHello(UniqueFd* socket) {
         absl::StrCat("rank ", hello->source.value(), " is connected already: is it claimed by two processes?"));
   }
   if (!verdict.ok()) {
-    Log(absl::StrCat("a connection was turned away, told: ", verdict.message()));
-    (void)SendUnix(socket->get(), EncodeAnswer(verdict), {});
-    return true;
+    refusals_.Note(Refusal::kOtherWorld, half_open->source, absl::StrCat("it was told: ", verdict.message()));
+    (void)SendUnix(half_open->socket.get(), EncodeAnswer(verdict), {});
+    return;
   }
   peer->theirs = Theirs::kHeard;
-  peer->their_socket = std::move(*socket);
+  peer->their_socket = std::move(half_open->socket);
   // Its notices are looked at once Connect has ended.
   (void)epoll_ctl(events_.get(), EPOLL_CTL_DEL, peer->their_socket.get(), nullptr);
   absl::StatusOr<PeerDoorbell> bell = absl::FailedPreconditionError("no doorbell came with the hello");
@@ -230,7 +323,6 @@ bool LocalPeers::ReadHello(UniqueFd* socket) {
   peer->theirs_status = bell.status();
   if (bell.ok()) peer->bell = *std::move(bell);
   Settle(peer);
-  return true;
 }
 
 void LocalPeers::Settle(Peer* peer) {
@@ -335,24 +427,36 @@ bool LocalPeers::Poll(Observer* observer) {
   epoll_event events[kEventsPerPoll];
   const int count = epoll_wait(events_.get(), events, kEventsPerPoll, 0);
   bool moved = false;
+  int handshakes = 0;
   for (int i = 0; i < count; ++i) {
-    const uint64_t about = events[i].data.u64 >> 32;
-    const int index = static_cast<int>(events[i].data.u64 & 0xffffffff);
+    const uint64_t about = events[i].data.u64 >> kIndexBits;
+    const uint64_t id = events[i].data.u64 & ((uint64_t{1} << kIndexBits) - 1);
+    const int index = static_cast<int>(id);
     if (about == kListener) {
-      AcceptAll();
-    } else if (about == kUnauthenticated) {
-      const auto done = [this](UniqueFd& socket) { return ReadHello(&socket); };
-      unauthenticated_.erase(std::remove_if(unauthenticated_.begin(), unauthenticated_.end(), done),
-                             unauthenticated_.end());
+      AcceptSome();
+    } else if (about == kHalfOpen) {
+      const auto found = half_open_peers_.find(id);
+      if (found == half_open_peers_.end() || ++handshakes > kHandshakesPerPoll) continue;
       moved = true;
+      if (!ReadHello(&found->second)) continue;
+      half_open_.Remove(id);
+      half_open_peers_.erase(id);
     } else if (about == kOwnSocket) {
       Peer& peer = peers_[index];
       // A peer that said yes closes the connection if its own was turned away.
+      if (!peer.decided && peer.own == Own::kSecuring) {
+        Secure(&peer, Rank(index));
+        moved = true;
+      }
       if (!peer.decided && (peer.own == Own::kHelloSent || peer.own == Own::kAnswered)) ReadAnswer(&peer);
       if (peer.own == Own::kAnswered && !peer.unsent.empty()) moved |= SendNotices(&peer, Rank(index));
     } else if (about == kTheirSocket) {
       moved |= ReadNotices(&peers_[index], Rank(index), observer);
     }
+  }
+  const auto now = HalfOpen::Clock::now();
+  while (const auto late = half_open_.Expired(now)) {
+    Drop(*late, Refusal::kSilent, absl::StrCat("no hello in ", handshake_timeout_.count(), " ms"));
   }
   return moved;
 }
@@ -361,20 +465,14 @@ void LocalPeers::Leave() {
   paused_ = false;
   spare_.reset();
   listener_.reset();
-  unauthenticated_.clear();
+  for (const auto& entry : half_open_peers_) half_open_.Remove(entry.first);
+  half_open_peers_.clear();
   for (Peer& peer : peers_) {
     peer.own_socket.reset();
     peer.their_socket.reset();
     peer.unsent.clear();
   }
   unsent_peers_ = 0;
-}
-
-void LocalPeers::Log(absl::string_view what) {
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  if (now < next_log_) return;
-  next_log_ = now + std::chrono::seconds(1);
-  LOCKSTEP_LOG(kWarning) << "rank " << self_.rank << ": unix socket " << address_ << ": " << std::string(what);
 }
 
 }  // namespace lockstep

@@ -1,10 +1,11 @@
 // LocalPeers: the ranks of this host that share memory with this one, and the connections over which they agreed on it.
 //
-// Every rank connects to every other rank that may be on its host. So a pair of ranks has two connections. Each carries what
-// the rank that made it says: a hello with its doorbell, and later notices with memory.
+// Every rank connects to every other rank that may be on its host. So a pair of ranks has two connections. Each begins with a handshake
+// (transport/secure/channel.h), and carries what the rank that made it says: a hello with its doorbell, and later notices with memory.
 //
 //   a rank's own connection   waits for                     goes on to
-//   trying                    room in the peer's queue      hello sent, or failed
+//   trying                    room in the peer's queue      securing, or failed
+//   securing                  the peer's proof              hello sent, or failed; trying, if the peer closes it
 //   hello sent                the peer's answer             answered, or failed
 //   answered                  the peer's own connection     -, or failed, if the peer takes its answer back
 //   failed                    -
@@ -15,29 +16,38 @@
 // Ranks cannot agree on time: if a deadline passes on one side only, the other side may believe otherwise, and the world must
 // not form.
 //
-// Only processes of the same user get as far as a hello, and only a process that has this rank's address knows its nonce.
+// Only processes of the same user that have the secret get as far as a hello, and only a process that has this rank's address knows its
+// nonce.
 // Later, the end of the peer's connection tells of its death, after everything that it said.
 
 #ifndef TRANSPORT_SHM_LOCAL_PEERS_H_
 #define TRANSPORT_SHM_LOCAL_PEERS_H_
 
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/half_open.h"
+#include "transport/secure/refusals.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/handshake.h"
+#include "transport/net/unix_socket.h"
 
 namespace lockstep {
 
-// Externally synchronised, but for event_descriptor().
+// Externally synchronised, but for event_descriptor() and refusals().
 class LocalPeers {
  public:
   // Called inside Poll. May call Notify and Leave.
@@ -50,10 +60,13 @@ class LocalPeers {
   };
 
   // Listens from now on. The expectation's nonce is drawn here. Borrows the bell.
-  static absl::StatusOr<std::unique_ptr<LocalPeers>> Create(ShmExpectation self, Doorbell* bell);
+  static absl::StatusOr<std::unique_ptr<LocalPeers>> Create(ShmExpectation self, const Credentials& credentials,
+                                                            std::chrono::milliseconds handshake_timeout,
+                                                            Doorbell* bell);
 
   // The address of this rank, for the others.
   const std::string& address() const { return address_; }
+  const Refusals& refusals() const { return refusals_; }
 
   // Finds out who shares memory. `addresses` by rank, empty for ranks not to try. Nobody is answered before this call; Poll
   // answers hellos that come later.
@@ -82,7 +95,7 @@ class LocalPeers {
   void Leave();
 
  private:
-  enum class Own { kNone, kTrying, kHelloSent, kAnswered, kFailed };
+  enum class Own { kNone, kTrying, kSecuring, kHelloSent, kAnswered, kFailed };
   enum class Theirs { kNone, kHeard, kAnswered };
   struct Unsent {
     std::string bytes;
@@ -94,7 +107,9 @@ class LocalPeers {
     ShmAddress address;
     Own own = Own::kNone;
     absl::Status own_status;  // of kFailed
+    int tries = 0;
     UniqueFd own_socket;
+    std::unique_ptr<Channel> own_channel;  // of kSecuring
     Theirs theirs = Theirs::kNone;
     absl::Status theirs_status;  // what stands against their hello
     UniqueFd their_socket;
@@ -103,26 +118,41 @@ class LocalPeers {
     std::deque<Unsent> unsent;
   };
 
-  LocalPeers(ShmExpectation self, Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address);
+  // A connection of somebody who has not said a hello.
+  struct HalfOpenPeer {
+    UniqueFd socket;
+    std::string source;  // "pid 4711"
+    std::unique_ptr<Channel> channel;
+  };
+
+  LocalPeers(ShmExpectation self, const Credentials& credentials, std::chrono::milliseconds handshake_timeout,
+             Doorbell* bell, UniqueFd listener, UniqueFd events, ShmAddress address);
 
   void Try(Peer* peer, Rank rank);
+  // Goes on with the handshake of a connection of this rank's, and says hello behind it.
+  void Secure(Peer* peer, Rank rank);
   void ReadAnswer(Peer* peer);
   void FailOwn(Peer* peer, const absl::Status& why);
-  void AcceptAll();
+  void AcceptSome();
   // With the spare descriptor, when there is no other.
   absl::StatusOr<UniqueFd> AcceptOneMore();
-  // True when the connection is done with: it said hello, or is an unauthenticated peer's.
-  bool ReadHello(UniqueFd* socket);
+  void Admit(UniqueFd socket);
+  // True when the connection is done with: it said hello, or is turned away.
+  bool ReadHello(HalfOpenPeer* half_open);
+  void TakeHello(HalfOpenPeer* half_open, UnixMessage message);
+  // Closes a connection that has not said a hello.
+  void Drop(uint64_t id, Refusal refusal, absl::string_view why);
   // Answers and decides as far as what is known goes.
   void Settle(Peer* peer);
   void Decide(Peer* peer, const absl::Status& status);
   // Both return whether something was done.
   bool ReadNotices(Peer* peer, Rank rank, Observer* observer);
   bool SendNotices(Peer* peer, Rank rank);
-  void Log(absl::string_view what);
 
   // Constant after construction.
   const ShmExpectation self_;
+  const Credentials credentials_;
+  const std::chrono::milliseconds handshake_timeout_;
   Doorbell* const bell_;
   const std::string address_;
 
@@ -132,9 +162,11 @@ class LocalPeers {
   bool paused_ = false;  // the listener rests until the next Poll
   UniqueFd spare_;       // given up for a moment to turn somebody away for want of descriptors
   std::vector<Peer> peers_;
-  std::vector<UniqueFd> unauthenticated_;  // connected, not heard of yet; oldest first
+  Refusals refusals_;
+  absl::flat_hash_map<uint64_t, HalfOpenPeer> half_open_peers_;
+  HalfOpen half_open_;
+  uint64_t last_id_ = 0;
   int unsent_peers_ = 0;
-  Deadline::Clock::time_point next_log_{};
 };
 
 }  // namespace lockstep

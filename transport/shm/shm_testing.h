@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "tests/transport_testing.h"
+#include "tests/transport_testing_credentials.h"
 #include "transport/shm/shm_transport.h"
 
 namespace lockstep {

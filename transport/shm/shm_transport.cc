@@ -260,8 +260,11 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(ShmTransportO
   absl::StatusOr<Doorbell> bell = Doorbell::Create();
   LOCKSTEP_RETURN_IF_ERROR(Unusable(bell.status()));
   const ShmExpectation self = {options, /*nonce=*/0};
+  const Credentials credentials = options.credentials;
+  const std::chrono::milliseconds handshake_timeout = options.handshake_timeout;
   std::unique_ptr<ShmTransport> transport(new ShmTransport(std::move(options), *std::move(bell)));
-  absl::StatusOr<std::unique_ptr<LocalPeers>> local_peers = LocalPeers::Create(self, &transport->bell_);
+  absl::StatusOr<std::unique_ptr<LocalPeers>> local_peers =
+      LocalPeers::Create(self, credentials, handshake_timeout, &transport->bell_);
   LOCKSTEP_RETURN_IF_ERROR(Unusable(local_peers.status()));
   transport->local_peers_ = *std::move(local_peers);
   return transport;

@@ -25,6 +25,7 @@
 #define TRANSPORT_SHM_SHM_TRANSPORT_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,8 @@
 #include "base/rank.h"
 #include "transport/pollable_transport.h"
 #include "transport/posting.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/local_peers.h"
 #include "transport/shm/mailbox.h"
@@ -56,6 +59,10 @@ struct ShmTransportOptions : WorldIdentity {
   size_t memory_bytes_max = size_t{1} << 30;
   // How often WaitForEvent gives the core away before it sleeps.
   int yields_max = 20;
+  // What peers have to prove to each other: the world's secret. What they say afterwards is plain: the kernel keeps it between them.
+  Credentials credentials;
+  // How long a connection may take to shake hands, until this rank next looks.
+  std::chrono::milliseconds handshake_timeout{5000};
 };
 
 // The messages of one channel from one rank to one other: in shm_transport.cc.
@@ -77,6 +84,9 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   // RETURNS   by rank, OK or why not. Both ranks of a pair get the same answer, unless one of them has DEADLINE_EXCEEDED:
   //           then the world must not form
   std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
+
+  // Whom the listener turned away.
+  const Refusals& refusals() const { return local_peers_->refusals(); }
 
   // Answers ranks that asked after Connect. For a rank that waits for something else before its first Progress.
   void AnswerLatecomers() { (void)local_peers_->Poll(this); }

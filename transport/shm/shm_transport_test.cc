@@ -4,6 +4,7 @@
 #include "transport/shm/shm_transport.h"
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <string>
@@ -23,6 +24,8 @@
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
 #include "transport/net/unix_socket.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shm_testing.h"
@@ -34,12 +37,13 @@ using Code = absl::StatusCode;
 using testing::HasSubstr;
 
 TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox, size_t piece_bytes_max,
-                         int yields_max) {
+                         int yields_max, SecurityLevel level = SecurityLevel::kNone) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             LOCKSTEP_ASSIGN_OR_RETURN(ShmTransports ranks, CreateShmWorld(size, [&](ShmTransportOptions* options) {
                                         options->mailbox = mailbox;
                                         options->piece_bytes_max = piece_bytes_max;
                                         options->yields_max = yields_max;
+                                        options->credentials = TestCredentials(level);
                                       }));
             return AsTransports(std::move(ranks));
           }};
@@ -47,6 +51,8 @@ TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox
 
 INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
                          testing::Values(Factory("Default", MailboxGeometry(), 16 << 10, 20),
+                                         Factory("Authenticated", MailboxGeometry(), 16 << 10, 20,
+                                                 SecurityLevel::kAuthenticate),
                                          // So small that everything wraps and blocks all the time.
                                          Factory("Tiny", MailboxGeometry{32, 4096}, 192, 0)),
                          TransportFactoryName);
@@ -56,6 +62,24 @@ class ShmTransportTest : public TransportWorldTest<ShmTransport> {
   void Create(
       int size, const std::function<void(ShmTransportOptions*)>& change = [](ShmTransportOptions*) {}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateShmWorld(size, change));
+  }
+  // The connecting side of a handshake. Drives the ranks meanwhile.
+  absl::Status Introduce(int socket, Channel* channel) {
+    EXPECT_THAT(SendUnix(socket, channel->Start(), {}), IsOkAndHolds(true));
+    absl::Status status;
+    DriveAll([&] {
+      UnixMessage message;
+      const absl::StatusOr<bool> received = ReceiveUnix(socket, &message);
+      status = received.status();
+      if (!received.ok() || !*received) return !received.ok();
+      std::string plain, to_send;
+      status = channel->Receive(message.bytes, &plain, &to_send);
+      if (!to_send.empty()) {
+        EXPECT_THAT(SendUnix(socket, to_send, {}), IsOkAndHolds(true));
+      }
+      return !status.ok() || channel->ready();
+    });
+    return status;
   }
   // Ranks that know nothing of each other.
   void CreateAlone(
@@ -158,34 +182,87 @@ TEST_F(ShmTransportTest, ConnectEndsWithItsDeadline) {
   const auto found = rank(0)->Connect(Addresses(ranks_), Deadline::AfterMs(20));
   EXPECT_THAT(found[0], IsOk());
   EXPECT_THAT(found[1], StatusIs(Code::kDeadlineExceeded, HasSubstr("did not answer in time")));
-  // Who comes later finds out, although rank 0 does nothing any more.
-  const auto late = rank(1)->Connect(Addresses(ranks_), TestDeadline());
-  EXPECT_THAT(late[0], StatusIs(Code::kUnavailable, HasSubstr("it no longer waits")));
+  // Who comes later finds out.
+  std::vector<absl::Status> late;
+  std::atomic<bool> answered{false};
+  Thread other("connect", [&] {
+    late = rank(1)->Connect(Addresses(ranks_), TestDeadline());
+    answered = true;
+  });
+  const Deadline deadline = TestDeadline();
+  while (!answered && !deadline.passed()) rank(0)->Progress();
+  other.Join();
+  EXPECT_THAT(late[0], StatusIs(Code::kDeadlineExceeded, HasSubstr("it turned us away: its process did not answer")));
 }
 
-TEST_F(ShmTransportTest, UnauthenticatedPeersAreRefused) {
-  CreateAlone(2);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd babbling, ConnectUnix(address.name));
-  EXPECT_THAT(SendUnix(babbling.get(), "who is there?", {}), IsOkAndHolds(true));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd guessing, ConnectUnix(address.name));
-  const ShmHello guess = {"test", 17, address.nonce + 1, Rank(1), Rank(0), 1 << 20};
-  EXPECT_THAT(SendUnix(guessing.get(), EncodeHello(guess), {}), IsOkAndHolds(true));
-  std::vector<UniqueFd> crowd;
-  for (int i = 0; i < 100; ++i) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd one, ConnectUnix(address.name));
-    crowd.push_back(std::move(one));
+// Of every kind, beside a world that forms.
+TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
+  for (const SecurityLevel level : {SecurityLevel::kNone, SecurityLevel::kAuthenticate, SecurityLevel::kEncrypt}) {
+    SCOPED_TRACE(Name(level));
+    const Credentials credentials = TestCredentials(level);
+    CreateAlone(2, [&](ShmTransportOptions* options) {
+      options->credentials = credentials;
+      options->handshake_timeout = std::chrono::milliseconds(200);
+    });
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd babbling, ConnectUnix(address.name));
+    EXPECT_THAT(SendUnix(babbling.get(), "who is there?", {}), IsOkAndHolds(true));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd old, ConnectUnix(address.name));
+    const ShmHello hello = {"test", 17, address.nonce, Rank(1), Rank(0), 1 << 20};
+    EXPECT_THAT(SendUnix(old.get(), EncodeHello(hello), {silent.get(), silent.get()}), IsOkAndHolds(true));
+    std::vector<UniqueFd> crowd;
+    for (int i = 0; i < 100; ++i) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd one, ConnectUnix(address.name));
+      crowd.push_back(std::move(one));
+    }
+    for (const auto& found : ConnectAll(ranks_, Addresses(ranks_))) {
+      for (const absl::Status& status : found) EXPECT_THAT(status, IsOk());
+    }
+    // One who shakes hands with what it takes for the secret, and guesses the nonce.
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd guessing, ConnectUnix(address.name));
+    Channel right(Purpose::kLocal, Channel::Side::kConnects, credentials);
+    EXPECT_THAT(Introduce(guessing.get(), &right), IsOk());
+    ShmHello guess = hello;
+    ++guess.nonce;
+    EXPECT_THAT(SendUnix(guessing.get(), EncodeHello(guess), {}), IsOkAndHolds(true));
+    UnixMessage message;
+    ASSERT_TRUE(DriveAll([&] { return ReceiveUnix(guessing.get(), &message).value_or(false); }));
+    EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kFailedPrecondition, HasSubstr("nonce")));
+    if (level != SecurityLevel::kNone) {
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd other, ConnectUnix(address.name));
+      Channel wrong(Purpose::kLocal, Channel::Side::kConnects, TestCredentials(level, 'o'));
+      EXPECT_THAT(Introduce(other.get(), &wrong),
+                  StatusIs(Code::kPermissionDenied, HasSubstr("the listener does not have the secret")));
+      EXPECT_EQ(rank(0)->refusals().count(Refusal::kNoSecret), 1);
+    }
+    ASSERT_TRUE(DriveAll([&] { return rank(0)->refusals().count(Refusal::kSilent) == 101; }));
+    EXPECT_THAT(ReceiveUnix(silent.get(), &message), StatusIs(Code::kUnavailable));
+    EXPECT_EQ(rank(0)->refusals().count(Refusal::kNotOurs), 1);
+    EXPECT_EQ(rank(0)->refusals().count(Refusal::kOldProtocol), 1);
+    EXPECT_EQ(rank(0)->refusals().count(Refusal::kOtherWorld), 1);
+    ExpectExchange(0, 1);
+    ExpectExchange(1, 0);
   }
-  for (const auto& found : ConnectAll(ranks_, Addresses(ranks_))) {
-    for (const absl::Status& status : found) EXPECT_THAT(status, IsOk());
+}
+
+TEST_F(ShmTransportTest, RanksWithOtherSecretsOrLevelsDoNotShareMemory) {
+  struct Case {
+    SecurityLevel levels[2];
+    const char fills[2];
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{{SecurityLevel::kAuthenticate, SecurityLevel::kAuthenticate}, {'a', 'b'}, "does not have the secret"},
+        Case{{SecurityLevel::kNone, SecurityLevel::kAuthenticate}, {'a', 'a'}, "has another security level"}}) {
+    CreateAlone(2, [&](ShmTransportOptions* options) {
+      const int self = options->rank.value();
+      options->credentials = TestCredentials(c.levels[self], c.fills[self]);
+    });
+    const auto found = ConnectAll(ranks_, Addresses(ranks_));
+    EXPECT_THAT(found[0][1], StatusIs(Code::kPermissionDenied, HasSubstr(c.message)));
+    EXPECT_THAT(found[1][0], StatusIs(Code::kPermissionDenied, HasSubstr(c.message)));
   }
-  ExpectExchange(0, 1);
-  UnixMessage message;
-  EXPECT_THAT(ReceiveUnix(babbling.get(), &message), IsOkAndHolds(true));
-  EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kInvalidArgument, HasSubstr("no hello")));
-  EXPECT_THAT(ReceiveUnix(guessing.get(), &message), IsOkAndHolds(true));
-  EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kFailedPrecondition, HasSubstr("nonce")));
 }
 
 TEST_F(ShmTransportTest, MemoryIsBoundedAndTheBoundIsNamed) {
