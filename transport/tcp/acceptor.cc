@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -15,9 +14,17 @@
 namespace lockstep {
 namespace {
 
-// Accepted in one call at most: the rest stays in the listener's backlog, which stays readable.
-constexpr int kAcceptedPerPoll = 64;
+constexpr uint64_t kListenerId = 0;
+// In one call at most, so that a flood takes little of the time in which others send data. The rest shows in the epoll set.
+constexpr int kAcceptedPerPoll = 16;
+constexpr int kAdvancedPerPoll = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
+
+// What a refused peer has sent: a socket that is closed with unread data resets the connection.
+void Discard(int socket) {
+  char unread[kHelloBodyBytesMax];
+  (void)recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
+}
 
 }  // namespace
 
@@ -25,142 +32,141 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const TcpTransportOpt
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
-  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, nullptr));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, kListenerId));
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, options));
 }
 
 Acceptor::Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, const TcpTransportOptions& options)
-    : listener_(std::move(listener)), events_(std::move(events)), address_(address), options_(options) {}
+    : listener_(std::move(listener)),
+      events_(std::move(events)),
+      address_(address),
+      options_(options),
+      refusals_(absl::StrCat("tcp listener ", address.ToString())),
+      half_open_(options.pending_connections_max, options.handshake_timeout) {}
 
 Deadline Acceptor::next_deadline() const {
-  return pending_.empty() ? accept_again_ : Deadline::Earlier(accept_again_, pending_.front()->deadline);
+  return Deadline::Earlier(accept_again_, Deadline::At(half_open_.next_expiry()));
 }
 
 std::vector<Acceptor::Arrival> Acceptor::Poll() {
   std::vector<Arrival> arrivals;
   if (accept_again_.passed()) {
     accept_again_ = Deadline::Infinite();
-    (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, nullptr);
+    (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerId);
   }
-  AcceptAll();
-  // Everyone is tried, whoever has an event: they are few, and a new one has usually said its hello already.
-  const auto finished = [this, &arrivals](const std::unique_ptr<Pending>& pending) {
+  // The set is level-triggered, and gives what was not looked at this time first the next time.
+  epoll_event events[kAdvancedPerPoll];
+  const int count = epoll_wait(events_.get(), events, kAdvancedPerPoll, 0);
+  bool accept = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t id = events[i].data.u64;
+    accept |= id == kListenerId;
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) continue;
     Hello hello;
-    Outcome outcome = Read(pending.get(), &hello);
+    const Outcome outcome = Read(&found->second, &hello);
+    if (outcome == Outcome::kWaiting) continue;
+    half_open_.Remove(id);
     if (outcome == Outcome::kArrived) {
-      (void)EpollControl(events_.get(), EPOLL_CTL_DEL, pending->socket.get(), 0, nullptr);
-      arrivals.push_back({std::move(hello), std::move(pending->socket)});
+      (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
+      arrivals.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
     }
-    if (outcome == Outcome::kWaiting && pending->deadline.passed()) {
-      Log(pending->peer, absl::StrCat("no handshake in ", options_.handshake_timeout.count(), " ms"));
-      outcome = Outcome::kDropped;
-    }
-    return outcome != Outcome::kWaiting;
-  };
-  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), finished), pending_.end());
-  while (pending_.size() > options_.pending_connections_max) {
-    Log(pending_.front()->peer,
-        absl::StrCat("more than ", options_.pending_connections_max, " connections without a handshake"));
-    pending_.erase(pending_.begin());
+    pending_.erase(found);
   }
+  const auto now = HalfOpen::Clock::now();
+  while (const auto late = half_open_.Expired(now)) {
+    Drop(*late, Refusal::kSilent, absl::StrCat("no handshake in ", options_.handshake_timeout.count(), " ms"));
+  }
+  if (accept) AcceptSome();
   return arrivals;
 }
 
-void Acceptor::AcceptAll() {
-  if (!accept_again_.infinite()) return;
+void Acceptor::AcceptSome() {
   for (int i = 0; i < kAcceptedPerPoll; ++i) {
-    auto pending = std::make_unique<Pending>(Pending{UniqueFd(), SocketAddress(), Deadline::Infinite(), 0, {}});
-    absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &pending->peer);
-    if (!socket.ok()) {
+    SocketAddress peer;
+    absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &peer);
+    if (socket.ok() && !socket->valid()) return;
+    if (socket.ok()) {
+      Admit(*std::move(socket), peer);
+    } else if (const auto crowded = half_open_.Crowded()) {
+      Drop(*crowded, Refusal::kCrowded, socket.status().message());
+    } else {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
-      Log(address_, socket.status().message());
+      LOCKSTEP_LOG(kWarning) << "tcp listener " << address_.ToString() << ": " << socket.status().message();
       accept_again_ = Deadline::After(kAcceptPause);
-      (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0, nullptr);
+      (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0, kListenerId);
       return;
     }
-    if (!socket->valid()) return;
-    pending->socket = *std::move(socket);
-    pending->deadline = Deadline::After(options_.handshake_timeout);
-    const absl::Status watched =
-        EpollControl(events_.get(), EPOLL_CTL_ADD, pending->socket.get(), EPOLLIN | EPOLLRDHUP, nullptr);
-    if (!watched.ok()) {
-      Log(pending->peer, watched.message());
-      continue;
-    }
-    pending_.push_back(std::move(pending));
   }
+}
+
+void Acceptor::Admit(UniqueFd socket, const SocketAddress& peer) {
+  const uint64_t id = ++last_id_;
+  const absl::Status watched = EpollControl(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN | EPOLLRDHUP, id);
+  if (!watched.ok()) return refusals_.Note(Refusal::kCrowded, peer.ToString(), watched.message());
+  pending_.emplace(
+      id, Pending{std::move(socket), peer, std::make_unique<Opening>(Channel::Side::kListens, options_.credentials)});
+  if (const auto crowded = half_open_.Add(id, peer.HostString(), HalfOpen::Clock::now())) {
+    Drop(*crowded, Refusal::kCrowded,
+         absl::StrCat("more than ", options_.pending_connections_max, " connections without a handshake"));
+  }
+}
+
+void Acceptor::Drop(uint64_t id, Refusal refusal, absl::string_view why) {
+  half_open_.Remove(id);
+  const auto found = pending_.find(id);
+  refusals_.Note(refusal, found->second.peer.ToString(), why);
+  pending_.erase(found);
 }
 
 Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
-  HelloPrefix prefix;
-  size_t wanted = kHelloPrefixBytes;
-  // Once for the prefix, once for the body: never a byte of the messages behind.
-  for (;;) {
-    if (pending->hello_bytes >= kHelloPrefixBytes) {
-      prefix = DecodeHelloPrefix(pending->hello.data());
-      if (!prefix.ours) {
-        Log(pending->peer, "not a handshake of ours");
-        return Outcome::kDropped;
-      }
-      if (prefix.version != kTcpProtocolVersion) {
-        return Reject(*pending, {kTcpProtocolVersion, Verdict::kOtherVersion, 0},
-                      absl::StrCat("speaks protocol version ", prefix.version, ", we ", kTcpProtocolVersion));
-      }
-      if (prefix.body_bytes > kHelloBodyBytesMax) {
-        return Reject(*pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its handshake is too long");
-      }
-      wanted = kHelloPrefixBytes + prefix.body_bytes;
-      if (pending->hello_bytes == wanted) break;
-    }
-    const ssize_t read = recv(pending->socket.get(), pending->hello.data() + pending->hello_bytes,
-                              wanted - pending->hello_bytes, MSG_DONTWAIT);
-    if (read > 0) {
-      pending->hello_bytes += read;
-    } else if (read < 0 && errno == EAGAIN) {
-      return Outcome::kWaiting;
-    } else if (read == 0 || errno != EINTR) {
-      // Without a word: a peer whose connection crossed ours gives it up, which is no cause for a warning.
-      if (pending->hello_bytes > 0) Log(pending->peer, "closed before the end of its handshake");
+  const int socket = pending->socket.get();
+  Opening* const opening = pending->opening.get();
+  absl::StatusOr<bool> there = opening->Await(socket, kHelloPrefixBytes);
+  size_t hello_bytes = kHelloPrefixBytes;
+  if (there.ok() && *there) {
+    const HelloPrefix prefix = DecodeHelloPrefix(reinterpret_cast<const unsigned char*>(opening->said().data()));
+    if (!prefix.ours) {
+      refusals_.Note(Refusal::kNotOurs, pending->peer.ToString(), "what it says is no hello");
       return Outcome::kDropped;
     }
+    if (prefix.version != kTcpProtocolVersion) {
+      return Reject(pending, {kTcpProtocolVersion, Verdict::kOtherVersion, 0},
+                    absl::StrCat("speaks protocol version ", prefix.version, ", we ", kTcpProtocolVersion));
+    }
+    if (prefix.body_bytes > kHelloBodyBytesMax) {
+      return Reject(pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is too long");
+    }
+    hello_bytes += prefix.body_bytes;
+    there = opening->Await(socket, hello_bytes);
   }
-  const absl::string_view body(reinterpret_cast<const char*>(pending->hello.data()) + kHelloPrefixBytes,
-                               prefix.body_bytes);
-  if (!DecodeHelloBody(body, hello)) {
-    return Reject(*pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its handshake is malformed");
+  if (!there.ok()) {
+    // Who closes it gives it up, perhaps because it crossed one of ours: no cause for a warning.
+    if (!absl::IsPermissionDenied(there.status())) return Outcome::kDropped;
+    refusals_.Note(opening->channel().refusal(), pending->peer.ToString(), there.status().message());
+    Discard(socket);
+    return Outcome::kDropped;
   }
-  const Answer answer = JudgeHello(*hello, options_, options_.sockets);
-  if (answer.verdict != Verdict::kAccepted) {
-    return Reject(*pending, answer, RefusalText(answer, *hello));
+  if (!*there) return Outcome::kWaiting;
+  if (opening->said().size() != hello_bytes || !DecodeHelloBody(opening->said().substr(kHelloPrefixBytes), hello)) {
+    return Reject(pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is malformed");
   }
+  const Answer answer = JudgeHello(*hello, options_, options_.sockets, WantsRecords(socket, options_));
+  if (answer.verdict != Verdict::kAccepted) return Reject(pending, answer, RefusalText(answer, *hello));
   return Outcome::kArrived;
 }
 
-Acceptor::Outcome Acceptor::Reject(const Pending& pending, const Answer& answer, absl::string_view why) {
-  Log(pending.peer, absl::StrCat("turned away: ", why));
-  SendAnswer(pending.socket.get(), answer);
+Acceptor::Outcome Acceptor::Reject(Pending* pending, const Answer& answer, absl::string_view why) {
+  refusals_.Note(Refusal::kOtherWorld, pending->peer.ToString(), why);
+  SendAnswer(pending->socket.get(), pending->opening.get(), answer);
   return Outcome::kDropped;
 }
 
-void Acceptor::SendAnswer(int socket, const Answer& answer) {
+void Acceptor::SendAnswer(int socket, Opening* opening, const Answer& answer) {
   unsigned char bytes[kAnswerBytes];
   EncodeAnswer(answer, bytes);
-  // The socket is new and its buffer empty: all of it fits.
-  (void)send(socket, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (answer.verdict == Verdict::kAccepted) return;
-  char unread[kHelloBodyBytesMax];
-  (void)recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
-}
-
-void Acceptor::Log(const SocketAddress& peer, absl::string_view why) {
-  ++unlogged_;
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  if (now < next_log_) return;
-  next_log_ = now + std::chrono::seconds(1);
-  LOCKSTEP_LOG(kWarning) << "listener " << address_.ToString() << ": connection from " << peer.ToString() << ": "
-                         << std::string(why)
-                         << (unlogged_ > 1 ? absl::StrCat(" (and ", unlogged_ - 1, " more since the last line)") : "");
-  unlogged_ = 0;
+  (void)opening->Say(socket, absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)));
+  if (answer.verdict != Verdict::kAccepted) Discard(socket);
 }
 
 }  // namespace lockstep

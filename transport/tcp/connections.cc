@@ -1,10 +1,8 @@
 #include "transport/tcp/connections.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <random>
 #include <string>
@@ -15,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/tcp/opening.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +32,15 @@ bool Passing(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
+OpenSocket WithSecrets(std::shared_ptr<TcpSocket> socket, const Opening& opening, const Hello& hello, Rank self) {
+  OpenSocket open = {std::move(socket), absl::nullopt, absl::nullopt};
+  if (!hello.records) return open;
+  const Rank peer = self == hello.source ? hello.target : hello.source;
+  open.send = RecordSecret::Of(opening.channel(), RecordContext(hello, self));
+  open.receive = RecordSecret::Of(opening.channel(), RecordContext(hello, peer));
+  return open;
+}
+
 uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.value()) << 32 | channel; }
 
 }  // namespace
@@ -41,7 +49,8 @@ uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.v
 //
 //   state      waits for                       goes on to
 //   pausing    the end of the pause            connecting
-//   connecting the connection                  answering, its hello sent; pausing when unreachable; failed when refused
+//   connecting the connection                  securing; pausing when unreachable; failed when refused
+//   securing   the peer's proof                answering, its hello sent; failed when there is none; pausing when the connection closes
 //   answering  the peer's answer               connected; failed when turned away; pausing when the connection closes,
 //                                              or when it crossed one that the peer makes and that is to come
 //   connected  -
@@ -49,11 +58,11 @@ uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.v
 //
 // All ranks listen before any rank knows the addresses. So a refusal is final: that rank has gone. Other attempts end
 // `connect_timeout` after the first, or after the first that crossed another. A connected peer that has not answered is not
-// late: it answers when it next drives its transport. Until then the message stays with its sender, like any message that
-// nobody receives.
+// late, nor is one that has not proved itself: it does when it next drives its transport. Until then the message stays with its sender,
+// like any message that nobody receives.
 class Connector {
  public:
-  enum class State { kPausing, kConnecting, kAnswering, kConnected, kFailed };
+  enum class State { kPausing, kConnecting, kSecuring, kAnswering, kConnected, kFailed };
 
   // Borrows the options. Each socket is added to the epoll instance `events` with `event_data`: see TcpSocket.
   Connector(const TcpTransportOptions& options, const SocketAddress& address, Hello hello, int events, void* event_data)
@@ -62,7 +71,6 @@ class Connector {
         events_(events),
         event_data_(event_data),
         hello_(std::move(hello)),
-        encoded_(EncodeHello(hello_)),
         deadline_(Deadline::After(options.connect_timeout)) {}
 
   // Goes on as far as it can: after an event, and at next_deadline().
@@ -74,6 +82,9 @@ class Connector {
           break;
         case State::kConnecting:
           go_on = Finish();
+          break;
+        case State::kSecuring:
+          go_on = SayHello();
           break;
         case State::kAnswering:
           go_on = ReadAnswer();
@@ -93,14 +104,14 @@ class Connector {
     return state_ == State::kConnecting ? deadline_ : Deadline::Infinite();
   }
   // Of kConnected.
-  std::shared_ptr<TcpSocket> TakeSocket() {
+  OpenSocket TakeSocket() {
     LOCKSTEP_CHECK(state_ == State::kConnected);
-    return std::move(socket_);
+    return WithSecrets(std::move(socket_), *opening_, hello_, hello_.source);
   }
   uint32_t peer_instance() const { return peer_instance_; }
 
  private:
-  // These three return whether to go on with the new state at once.
+  // These four return whether to go on with the new state at once.
   bool Start() {
     ++attempts_;
     bool refused = false;
@@ -139,34 +150,25 @@ class Connector {
       return false;
     }
     Tune(socket_->get(), options_.tuning);
-    answer_bytes_ = 0;
+    hello_.records = WantsRecords(socket_->get(), options_);
+    opening_ = std::make_unique<Opening>(Channel::Side::kConnects, options_.credentials);
+    state_ = State::kSecuring;
+    return !Retried(opening_->Start(socket_->get()), "begin the handshake");
+  }
+
+  bool SayHello() {
+    const absl::StatusOr<bool> secured = opening_->Await(socket_->get(), 0);
+    if (Retried(secured.status(), "shake hands") || !*secured) return false;
     state_ = State::kAnswering;
-    // The socket is new and its buffer empty: all of it fits.
-    const ssize_t sent = send(socket_->get(), encoded_.data(), encoded_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent != encoded_.size()) {
-      Retry(ErrnoStatus(sent < 0 ? errno : EAGAIN, "send the handshake"));
-      return false;
-    }
-    return true;
+    return !Retried(opening_->Say(socket_->get(), EncodeHello(hello_)), "send the hello");
   }
 
   bool ReadAnswer() {
-    while (answer_bytes_ < kAnswerBytes) {
-      const ssize_t read = recv(socket_->get(), answer_ + answer_bytes_, kAnswerBytes - answer_bytes_, MSG_DONTWAIT);
-      if (read > 0) {
-        answer_bytes_ += read;
-      } else if (read < 0 && errno == EINTR) {
-        continue;
-      } else if (read < 0 && errno == EAGAIN) {
-        return false;
-      } else {
-        Retry(read == 0 ? absl::UnavailableError("connection closed before the handshake was answered")
-                        : ErrnoStatus(errno, "read the handshake's answer"));
-        return false;
-      }
-    }
+    const absl::StatusOr<bool> answered = opening_->Await(socket_->get(), kAnswerBytes);
+    if (Retried(answered.status(), "read the answer to the hello") || !*answered) return false;
     Answer answer;
-    if (!DecodeAnswer(answer_, &answer)) {
+    const absl::string_view said = opening_->said();
+    if (said.size() != kAnswerBytes || !DecodeAnswer(reinterpret_cast<const unsigned char*>(said.data()), &answer)) {
       Fail(absl::FailedPreconditionError("whoever listens there is no Lockstep peer"));
     } else if (answer.verdict == Verdict::kCrossed) {
       // The peer may have been long in looking at our hello: the time for its connection to arrive begins now.
@@ -180,6 +182,12 @@ class Connector {
       state_ = State::kConnected;
     }
     return false;
+  }
+
+  // False if the status is OK.
+  bool Retried(const absl::Status& status, absl::string_view what) {
+    if (!status.ok()) Retry(Annotate(status, what));
+    return !status.ok();
   }
 
   // Pauses before the next attempt, or fails when there is no time for one.
@@ -210,8 +218,7 @@ class Connector {
   const SocketAddress address_;
   const int events_;
   void* const event_data_;
-  const Hello hello_;
-  const std::string encoded_;
+  Hello hello_;  // `records` is known once a socket is connected
 
   State state_ = State::kPausing;
   Deadline deadline_;                  // of the last attempt to connect
@@ -220,8 +227,7 @@ class Connector {
   int attempts_ = 0;
   bool crossed_ = false;  // the peer said once that it connects too
   std::shared_ptr<TcpSocket> socket_;
-  unsigned char answer_[kAnswerBytes];
-  size_t answer_bytes_ = 0;
+  std::unique_ptr<Opening> opening_;  // of a connected socket
   uint32_t peer_instance_ = 0;
   absl::Status status_;
 };
@@ -229,19 +235,15 @@ class Connector {
 Connection::~Connection() = default;
 
 Connections::Connections(const TcpTransportOptions& options, int events, LinkTable* links)
-    : options_(options),
-      events_(events),
-      links_(links),
-      hello_{options.job_id,
-             options.world_id,
-             options.rank,
-             Rank(),
-             /*channel=*/0,
-             options.chunk_bytes,
-             std::random_device()(),
-             /*socket=*/0,
-             static_cast<uint16_t>(options.sockets),
-             ""} {}
+    : options_(options), events_(events), links_(links), hello_{options.job_id,
+                                                                options.world_id,
+                                                                options.rank,
+                                                                Rank(),
+                                                                /*channel=*/0,
+                                                                options.chunk_bytes,
+                                                                std::random_device()(),
+                                                                /*socket=*/0,
+                                                                static_cast<uint16_t>(options.sockets)} {}
 
 Connection* Connections::Get(Rank peer, ChannelId channel) {
   std::unique_ptr<Connection>& connection = connections_[Key(peer, channel)];
@@ -341,8 +343,10 @@ void Connections::Admit(Acceptor::Arrival arrival) {
     Tune(socket->get(), options_.tuning);
     answer.detail = hello_.instance;
   }
-  Acceptor::SendAnswer(socket != nullptr ? socket->get() : arrival.socket.get(), answer);
-  if (socket != nullptr) Add(connection, std::move(socket), hello.instance);
+  Acceptor::SendAnswer(socket != nullptr ? socket->get() : arrival.socket.get(), arrival.opening.get(), answer);
+  if (socket != nullptr) {
+    Add(connection, WithSecrets(std::move(socket), *arrival.opening, hello, hello.target), hello.instance);
+  }
   if (answer.verdict == Verdict::kDuplicate) {
     LOCKSTEP_LOG(kWarning) << "rank " << hello_.source
                            << ": a connection was turned away: " << RefusalText(answer, hello);
@@ -390,7 +394,7 @@ bool Connections::AdvanceConnector(Connection* connection) {
   }
 }
 
-void Connections::Add(Connection* connection, std::shared_ptr<TcpSocket> socket, uint32_t peer_instance) {
+void Connections::Add(Connection* connection, OpenSocket socket, uint32_t peer_instance) {
   connection->peer_instance = peer_instance;
   connection->sockets.push_back(std::move(socket));
   if (connection->sockets.size() < hello_.sockets) return;
@@ -401,16 +405,23 @@ void Connections::Add(Connection* connection, std::shared_ptr<TcpSocket> socket,
 }
 
 std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection, Link::Direction direction) const {
+  const bool sends = direction == Link::Direction::kSend;
   // Of several sockets one closes first: what the others have not released by then could not be told from what is lost.
-  const bool zero_copy =
-      options_.tuning.zero_copy && direction == Link::Direction::kSend && connection->sockets.size() == 1;
+  const bool zero_copy = options_.tuning.zero_copy && sends && connection->sockets.size() == 1;
   std::vector<std::unique_ptr<ByteStream>> streams;
-  for (const auto& socket : connection->sockets) {
-    if (zero_copy) {
-      streams.push_back(std::make_unique<ZeroCopyStream>(socket, &connection->ended));
-    } else {
-      streams.push_back(std::make_unique<TcpStream>(socket, &connection->ended));
+  for (const OpenSocket& open : connection->sockets) {
+    const absl::optional<RecordSecret>& secret = sends ? open.send : open.receive;
+    if (zero_copy && !secret.has_value()) {
+      streams.push_back(std::make_unique<ZeroCopyStream>(open.socket, &connection->ended));
+      continue;
     }
+    std::unique_ptr<ByteStream> stream = std::make_unique<TcpStream>(open.socket, &connection->ended);
+    if (secret.has_value() && sends) {
+      stream = std::make_unique<RecordWriter>(std::move(stream), options_.credentials.level, *secret);
+    } else if (secret.has_value()) {
+      stream = std::make_unique<RecordReader>(std::move(stream), options_.credentials.level, *secret);
+    }
+    streams.push_back(std::move(stream));
   }
   if (streams.size() == 1) return std::move(streams.front());
   return std::make_unique<StripedStream>(std::move(streams), kStripeBytes);

@@ -28,11 +28,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/rank.h"
 #include "transport/link/byte_stream.h"
 #include "transport/link/link.h"
 #include "transport/link/link_table.h"
+#include "transport/link/record_stream.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/handshake.h"
@@ -45,16 +47,23 @@ namespace lockstep {
 // One attempt to connect: in connections.cc.
 class Connector;
 
+// A socket on which both ranks have agreed, and what its records are sealed with each way, if messages travel in records.
+struct OpenSocket {
+  std::shared_ptr<TcpSocket> socket;
+  absl::optional<RecordSecret> send;
+  absl::optional<RecordSecret> receive;
+};
+
 // A pair of ranks on a channel, as one of them sees it. Its address is what events of its sockets carry.
 struct Connection {
   Link* send = nullptr;
   Link* receive = nullptr;
-  SocketAddress address;                            // where this rank connects to, if it does
-  Deadline connect_at = Deadline::Infinite();       // while it is awaited
-  std::unique_ptr<Connector> connector;             // while it tries
-  uint32_t peer_instance = 0;                       // once the first socket is there
-  std::vector<std::shared_ptr<TcpSocket>> sockets;  // until all are there: the links' then
-  bool ended = false;                               // see TcpStream
+  SocketAddress address;                       // where this rank connects to, if it does
+  Deadline connect_at = Deadline::Infinite();  // while it is awaited
+  std::unique_ptr<Connector> connector;        // while it tries
+  uint32_t peer_instance = 0;                  // once the first socket is there
+  std::vector<OpenSocket> sockets;             // until all are there: the links' then
+  bool ended = false;                          // see TcpStream
 
   ~Connection();
 
@@ -101,7 +110,7 @@ class Connections {
   // True when connecting has ended, well or not.
   bool AdvanceConnector(Connection* connection);
   // Gives the connection its next socket, and opens the links with the last.
-  void Add(Connection* connection, std::shared_ptr<TcpSocket> socket, uint32_t peer_instance);
+  void Add(Connection* connection, OpenSocket socket, uint32_t peer_instance);
   std::unique_ptr<ByteStream> MakeStream(Connection* connection, Link::Direction direction) const;
   void Break(Connection* connection, const absl::Status& cause);
   Verdict Judge(const Connection& connection, const Hello& hello) const;

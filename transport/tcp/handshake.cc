@@ -15,11 +15,16 @@ constexpr size_t kBodyFixedBytes = 36;
 constexpr uint32_t kRankMax = std::numeric_limits<int>::max();
 
 // Why a connection was turned away, for either side. $0 is the answer's detail, $1 its version, $2 ours; of the hello $3 is the job
-// id, $4 the target, $5 the source, $6 the chunk size, $7 the channel, $8 the number of sockets.
+// id, $4 the target, $5 the source, $6 the chunk size, $7 the channel, $8 the number of sockets, $9 which of the
+// two ranks wants records.
 struct Texts {
   const char* connecting = "";
   const char* listening = "";  // empty: said otherwise
 };
+constexpr char kOtherRecords[] =
+    "of ranks $5 and $4 rank $9 alone wants the messages of this connection in records, as between two hosts: does "
+    "something between "
+    "them change addresses, or is LOCKSTEP_SECURITY_LOCAL not the same?";
 constexpr Texts kTexts[] = {
     // By verdict.
     {},  // accepted
@@ -35,8 +40,7 @@ constexpr Texts kTexts[] = {
     {"peer already had a connection from rank $5 on channel $7: is that rank claimed by two processes?",
      "it says that it is rank $5, as which another process is connected on channel $7 already: is that rank claimed by "
      "two processes?"},
-    {"peer does not accept our authentication",
-     "it says that it is rank $5, with an authentication that we do not know"},
+    {kOtherRecords, kOtherRecords},
     {"peer has given up channel $7"},
     {"peer is connecting to us, and that connection did not arrive"},
     {"peer uses $0 sockets a connection, we $8", "rank $5 uses $8 sockets a connection, we $0"},
@@ -46,23 +50,22 @@ std::string Text(const char* Texts::*side, const Answer& answer, const Hello& he
   const auto number = static_cast<uint32_t>(answer.verdict);
   if (number >= std::size(kTexts)) return "";
   return absl::Substitute(kTexts[number].*side, answer.detail, answer.version, kTcpProtocolVersion, hello.job_id,
-                          hello.target.value(), hello.source.value(), hello.chunk_bytes, hello.channel, hello.sockets);
+                          hello.target.value(), hello.source.value(), hello.chunk_bytes, hello.channel, hello.sockets,
+                          (hello.records ? hello.source : hello.target).value());
 }
 
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
   LOCKSTEP_CHECK(hello.job_id.size() <= kJobIdBytesMax) << hello.job_id.size() << " bytes of job id";
-  LOCKSTEP_CHECK(hello.authentication.size() <= kHelloBodyBytesMax - kBodyFixedBytes - kJobIdBytesMax);
-  const size_t body_bytes = kBodyFixedBytes + hello.job_id.size() + hello.authentication.size();
+  const size_t body_bytes = kBodyFixedBytes + hello.job_id.size();
   std::string encoded;
   AppendLittleEndian(&encoded, kHelloMagic, kTcpProtocolVersion, uint16_t{0}, static_cast<uint32_t>(body_bytes),
                      hello.world_id, static_cast<uint32_t>(hello.source.value()),
                      static_cast<uint32_t>(hello.target.value()), hello.channel, hello.chunk_bytes, hello.instance,
                      hello.socket, hello.sockets, static_cast<uint16_t>(hello.job_id.size()),
-                     static_cast<uint16_t>(hello.authentication.size()));
-  absl::StrAppend(&encoded, hello.job_id, hello.authentication);
-  return encoded;
+                     static_cast<uint16_t>(hello.records ? 1 : 0));
+  return encoded + hello.job_id;
 }
 
 HelloPrefix DecodeHelloPrefix(const unsigned char* bytes) {
@@ -76,23 +79,22 @@ HelloPrefix DecodeHelloPrefix(const unsigned char* bytes) {
 bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   if (body.size() < kBodyFixedBytes) return false;
   uint32_t source, target;
-  uint16_t job_id_bytes, authentication_bytes;
+  uint16_t job_id_bytes, records;
   LoadLittleEndians(reinterpret_cast<const unsigned char*>(body.data()), &hello->world_id, &source, &target,
                     &hello->channel, &hello->chunk_bytes, &hello->instance, &hello->socket, &hello->sockets,
-                    &job_id_bytes, &authentication_bytes);
-  if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax) return false;
-  if (body.size() != kBodyFixedBytes + job_id_bytes + authentication_bytes) return false;
+                    &job_id_bytes, &records);
+  if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax || records > 1) return false;
+  if (body.size() != kBodyFixedBytes + job_id_bytes) return false;
   hello->source = Rank(static_cast<int>(source));
   hello->target = Rank(static_cast<int>(target));
   if (hello->socket >= hello->sockets) return false;
-  hello->job_id = std::string(body.substr(kBodyFixedBytes, job_id_bytes));
-  hello->authentication = std::string(body.substr(kBodyFixedBytes + job_id_bytes));
+  hello->job_id = std::string(body.substr(kBodyFixedBytes));
+  hello->records = records == 1;
   return true;
 }
 
-Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets) {
+Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets, bool records) {
   const auto answer = [](Verdict verdict, uint32_t detail) { return Answer{kTcpProtocolVersion, verdict, detail}; };
-  if (!hello.authentication.empty()) return answer(Verdict::kNotAuthenticated, 0);
   if (hello.job_id != self.job_id) return answer(Verdict::kOtherJob, 0);
   if (hello.world_id != self.world_id) return answer(Verdict::kOtherWorld, 0);
   if (hello.target != self.rank) return answer(Verdict::kOtherRank, static_cast<uint32_t>(self.rank.value()));
@@ -101,7 +103,16 @@ Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets) {
   }
   if (hello.chunk_bytes != self.chunk_bytes) return answer(Verdict::kOtherChunkSize, self.chunk_bytes);
   if (hello.sockets != sockets) return answer(Verdict::kOtherSockets, static_cast<uint32_t>(sockets));
+  if (hello.records != records) return answer(Verdict::kOtherRecords, records ? 1 : 0);
   return Answer();
+}
+
+std::string RecordContext(const Hello& hello, Rank from) {
+  std::string context = "data";
+  AppendLittleEndian(&context, hello.world_id, static_cast<uint32_t>(hello.source.value()),
+                     static_cast<uint32_t>(hello.target.value()), hello.channel, hello.socket,
+                     static_cast<uint32_t>(from.value()));
+  return context;
 }
 
 void EncodeAnswer(const Answer& answer, unsigned char* target) {

@@ -1,13 +1,15 @@
-// The handshake that begins each connection of the TCP transport. Pure: bytes in, bytes out.
+// What begins each connection of the TCP transport, over the channel that protects it (transport/secure/channel.h). Pure: bytes in,
+// bytes out.
 //
 //   hello      = hello_prefix hello_body                                   connecting rank -> listening rank
 //   prefix     = magic:u32 version:u16 reserved:u16 body_bytes:u32         the same in every version
 //   body       = world_id:u64 source:u32 target:u32 channel:u32 chunk_bytes:u32 instance:u32
-//                socket:u16 sockets:u16 job_id_bytes:u16 authentication_bytes:u16 job_id authentication
+//                socket:u16 sockets:u16 job_id_bytes:u16 records:u16 job_id
 //   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
 //
-// Little-endian. Reserved fields are 0 and not looked at. Version 2 has no authentication: the field is empty. After an
-// answer of kAccepted both ranks send messages (transport/link/link.h); otherwise both sides close.
+// Little-endian. Reserved fields are 0 and not looked at. After an answer of kAccepted both ranks send messages
+// (transport/link/link.h), in records (transport/link/record_stream.h) if `records` is 1, else as they are, and no longer over the
+// channel; otherwise both sides close.
 
 #ifndef TRANSPORT_TCP_HANDSHAKE_H_
 #define TRANSPORT_TCP_HANDSHAKE_H_
@@ -24,7 +26,8 @@
 
 namespace lockstep {
 
-inline constexpr uint16_t kTcpProtocolVersion = 2;    // 1 had a connection for each direction
+// 1 had a connection for each direction, 2 no channel.
+inline constexpr uint16_t kTcpProtocolVersion = 3;
 inline constexpr uint32_t kHelloMagic = 0x31534b4c;   // "LKS1"
 inline constexpr uint32_t kAnswerMagic = 0x41534b4c;  // "LKSA"
 inline constexpr size_t kHelloPrefixBytes = 12;
@@ -46,7 +49,8 @@ struct Hello {
   // Which of the connection's sockets this is, and of how many.
   uint16_t socket = 0;
   uint16_t sockets = 1;
-  std::string authentication;
+  // Whether the source takes it that messages travel in records.
+  bool records = false;
 };
 
 // The numbers are part of the wire format: append, never reorder.
@@ -60,10 +64,10 @@ enum class Verdict : uint16_t {
   kNoSuchRank = 6,      // detail: the listener's world size
   kOtherChunkSize = 7,  // detail: the listener's chunk size
   kDuplicate = 8,       // this rank is connected on this channel already
-  kNotAuthenticated = 9,
-  kAborted = 10,       // the listener gave the channel up
-  kCrossed = 11,       // the listener is connecting too, and its connection is the one that counts
-  kOtherSockets = 12,  // detail: the listener's number of sockets
+  kOtherRecords = 9,    // detail: whether the listener takes it that messages travel in records
+  kAborted = 10,        // the listener gave the channel up
+  kCrossed = 11,        // the listener is connecting too, and its connection is the one that counts
+  kOtherSockets = 12,   // detail: the listener's number of sockets
 };
 
 struct Answer {
@@ -84,12 +88,15 @@ struct HelloPrefix {
 HelloPrefix DecodeHelloPrefix(const unsigned char* bytes);
 
 // False when the body is not well-formed: lengths that do not add up to its size, ranks beyond an int, a socket that is
-// none of as many.
+// none of as many, records that are neither on nor off.
 bool DecodeHelloBody(absl::string_view body, Hello* hello);
 
-// The verdict of the listening rank, which is `self` and uses `sockets` for each connection, on a decoded hello, as far as it follows
-// from the hello alone.
-Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets);
+// The verdict of the listening rank, which is `self`, uses `sockets` for each connection and takes it that messages travel in records or
+// not, on a decoded hello, as far as it follows from the hello alone.
+Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets, bool records);
+
+// What the key of a connection's records is bound to, beside the handshake: the context for Channel::Export, for records that `from` sends.
+std::string RecordContext(const Hello& hello, Rank from);
 
 void EncodeAnswer(const Answer& answer, unsigned char* target);
 // False when these bytes are no answer of ours.

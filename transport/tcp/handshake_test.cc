@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,26 +18,28 @@ using Code = absl::StatusCode;
 
 const unsigned char* Bytes(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, 0xa1b2c3d4, 1, 2, ""}; }
+Hello AHello() { return {"job", 0x1122334455667788, Rank(2), Rank(1), 7, 1 << 20, 0xa1b2c3d4, 1, 2}; }
 // As rank 1 of 4 does.
-Answer Judge(const Hello& hello) { return JudgeHello(hello, {Rank(1), 4, "job", 0x1122334455667788, 1 << 20}, 2); }
+Answer Judge(const Hello& hello) {
+  return JudgeHello(hello, {Rank(1), 4, "job", 0x1122334455667788, 1 << 20}, 2, /*records=*/false);
+}
 
 TEST(Handshake, AHelloLooksAsTheDocumentSays) {
   const char expected[] =
-      "LKS1\x02\x00\x00\x00\x27\x00\x00\x00"  // magic, version, reserved, 39 bytes of body
+      "LKS1\x03\x00\x00\x00\x27\x00\x00\x00"  // magic, version, reserved, 39 bytes of body
       "\x88\x77\x66\x55\x44\x33\x22\x11"      // world
       "\x02\x00\x00\x00\x01\x00\x00\x00"      // source, target
       "\x07\x00\x00\x00\x00\x00\x10\x00"      // channel, chunk size
       "\xd4\xc3\xb2\xa1"                      // instance
       "\x01\x00\x02\x00"                      // socket, of how many
-      "\x03\x00\x00\x00job";                  // lengths of job id and authentication, job id
+      "\x03\x00\x00\x00job";                  // length of job id, no records, job id
   EXPECT_EQ(EncodeHello(AHello()), std::string(expected, sizeof(expected) - 1));
 }
 
 TEST(Handshake, AHelloSurvivesTheWire) {
   Hello hello = AHello();
   hello.job_id = std::string("with\0zero", 9);
-  hello.authentication = std::string(300, 'a');
+  hello.records = true;
   hello.channel = 0xfffffffe;
   const std::string encoded = EncodeHello(hello);
   const HelloPrefix prefix = DecodeHelloPrefix(Bytes(encoded));
@@ -61,6 +64,27 @@ TEST(Handshake, ASocketThatIsNoneOfAsManyIsRefused) {
   hello.socket = hello.sockets;
   Hello decoded;
   EXPECT_FALSE(DecodeHelloBody(EncodeHello(hello).substr(kHelloPrefixBytes), &decoded));
+}
+
+TEST(Handshake, RecordsAreOnOrOff) {
+  std::string body = EncodeHello(AHello()).substr(kHelloPrefixBytes);
+  Hello decoded;
+  body[34] = 2;
+  EXPECT_FALSE(DecodeHelloBody(body, &decoded));
+}
+
+// Each direction of each socket has a key of its own.
+TEST(Handshake, KeysOfRecordsAreBoundToWhatTheyAreFor) {
+  const Hello hello = AHello();
+  std::set<std::string> contexts = {RecordContext(hello, hello.source), RecordContext(hello, hello.target)};
+  for (const auto change :
+       {+[](Hello* h) { ++h->world_id; }, +[](Hello* h) { h->source = Rank(3); },
+        +[](Hello* h) { h->target = Rank(0); }, +[](Hello* h) { ++h->channel; }, +[](Hello* h) { --h->socket; }}) {
+    Hello other = hello;
+    change(&other);
+    contexts.insert(RecordContext(other, other.source));
+  }
+  EXPECT_EQ(contexts.size(), 7);
 }
 
 TEST(Handshake, RanksBeyondAnIntAndOverlongJobIdsAreRefused) {
@@ -130,8 +154,8 @@ TEST(Handshake, JudgesAndSaysWhy) {
        [](Hello* h) { h->chunk_bytes = 4096; }},
       {Verdict::kOtherSockets, Code::kFailedPrecondition, "peer uses 2 sockets a connection, we 4",
        [](Hello* h) { h->sockets = 4; }},
-      {Verdict::kNotAuthenticated, Code::kFailedPrecondition, "authentication",
-       [](Hello* h) { h->authentication = "let me in"; }},
+      {Verdict::kOtherRecords, Code::kFailedPrecondition, "of ranks 2 and 1 rank 2 alone wants the messages",
+       [](Hello* h) { h->records = true; }},
   };
   for (const Case& c : cases) {
     Hello hello = AHello();
@@ -140,8 +164,8 @@ TEST(Handshake, JudgesAndSaysWhy) {
     EXPECT_EQ(answer.verdict, c.verdict) << c.message;
     EXPECT_THAT(RejectionStatus(answer, hello), StatusIs(c.code, testing::HasSubstr(c.message)));
   }
-  EXPECT_THAT(RejectionStatus({3, Verdict::kOtherVersion, 0}, AHello()),
-              StatusIs(Code::kFailedPrecondition, "peer speaks protocol version 3, we 2"));
+  EXPECT_THAT(RejectionStatus({4, Verdict::kOtherVersion, 0}, AHello()),
+              StatusIs(Code::kFailedPrecondition, "peer speaks protocol version 4, we 3"));
   EXPECT_THAT(RejectionStatus({2, Verdict::kDuplicate, 0}, AHello()),
               StatusIs(Code::kFailedPrecondition, testing::HasSubstr("connection from rank 2 on channel 7")));
   EXPECT_THAT(RejectionStatus({2, Verdict::kAborted, 0}, AHello()),

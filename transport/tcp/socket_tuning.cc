@@ -43,6 +43,18 @@ bool StaysOnHost(int socket) {
 
 }  // namespace
 
+bool WantsRecords(int socket, const TcpTransportOptions& options) {
+  switch (options.credentials.level) {
+    case SecurityLevel::kNone:
+      return false;
+    case SecurityLevel::kAuthenticate:
+      return options.records_on_one_host || !StaysOnHost(socket);
+    case SecurityLevel::kEncrypt:
+      break;
+  }
+  return true;
+}
+
 void Tune(int socket, const SocketTuning& tuning) {
   if (!tuning.congestion_control.empty() || StaysOnHost(socket)) {
     const absl::Status set =

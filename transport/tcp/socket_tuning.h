@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "transport/net/socket.h"
 #include "transport/posting.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/half_open.h"
 
 namespace lockstep {
 
@@ -38,15 +40,23 @@ struct TcpTransportOptions : WorldIdentity {
   std::chrono::milliseconds connect_timeout{10000};
   // How long a receive waits for the peer to connect before this rank connects.
   std::chrono::milliseconds receive_patience{1000};
-  // Unauthenticated connections; beyond that the oldest is dropped.
-  int pending_connections_max = 128;
+  // Connections that have not shaken hands. Beyond that one is dropped: the oldest of the address that has the most.
+  int pending_connections_max = static_cast<int>(HalfOpen::MostForThisProcess());
   // Through which reductions read: about a quarter of a core's private cache.
   size_t staging_bytes = size_t{256} << 10;
   SocketTuning tuning;  // of every connection
   // Over which each connection's bytes are spread, 64 KiB to each in turn; compared between ranks. More than one where
   // a network limits a single flow; over loopback one is fastest.
   int sockets = 1;
+  // What peers have to prove to each other: the world's secret.
+  Credentials credentials;
+  // Whether kAuthenticate has records between ranks of one host, too. The same for all ranks.
+  bool records_on_one_host = false;
 };
+
+// Whether messages on a connected socket travel in records: always at kEncrypt, and at kAuthenticate if they leave the host. Both ends find
+// the same as long as nothing between them changes addresses.
+bool WantsRecords(int socket, const TcpTransportOptions& options);
 
 // Sets this on a connected socket. Logs at debug level what it cannot have: the connection works without.
 void Tune(int socket, const SocketTuning& tuning);

@@ -102,6 +102,8 @@ ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
     const size_t stripe_left = stripe_bytes_ - position_ % stripe_bytes_;
     const int cut_count = CutPieces({pieces, static_cast<size_t>(count)}, moved, stripe_left, cut, kPiecesMax);
     const ssize_t result = move(streams_[position_ / stripe_bytes_ % streams_.size()].get(), cut, cut_count);
+    // No event tells of it again.
+    if (result == -EBADMSG) return result;
     // The next call returns the end or the error.
     if (result <= 0) return moved > 0 ? static_cast<ssize_t>(moved) : result;
     moved += result;
@@ -119,6 +121,13 @@ ssize_t StripedStream::Write(const iovec* pieces, int count) {
 ssize_t StripedStream::Read(const iovec* pieces, int count) {
   return Run(pieces, count,
              [](ByteStream* stream, const iovec* cut, int cut_count) { return stream->Read(cut, cut_count); });
+}
+
+std::string StripedStream::Defect() const {
+  for (const auto& stream : streams_) {
+    if (std::string defect = stream->Defect(); !defect.empty()) return defect;
+  }
+  return "";
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,7 @@ class StripedStream final : public ByteStream {
 
   ssize_t Write(const iovec* pieces, int count) override;
   ssize_t Read(const iovec* pieces, int count) override;
+  std::string Defect() const override;
 
  private:
   // Moves what lies in each stripe with `move`, until one of them moves less than it was asked for.

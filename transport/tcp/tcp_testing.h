@@ -4,6 +4,9 @@
 #ifndef TRANSPORT_TCP_TCP_TESTING_H_
 #define TRANSPORT_TCP_TCP_TESTING_H_
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -24,8 +27,11 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
+#include "tests/transport_testing_credentials.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/opening.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace lockstep {
@@ -73,28 +79,53 @@ inline std::string Encoded(const Answer& answer) {
   return std::string(reinterpret_cast<char*>(bytes), kAnswerBytes);
 }
 
-// A listener of the test's, which answers one connection at a time with `bytes`.
+// The test's end of a connection, which is `opening` where ranks are told the truth.
+struct TestPeer {
+  UniqueFd socket;
+  std::unique_ptr<Opening> opening;
+
+  int get() const { return socket.get(); }
+};
+
+// A listener of the test's, which answers one connection at a time with `bytes`: over the channel, or without one.
 class FakeListener {
  public:
-  FakeListener() : listener_(*Listen(TestAddress())) {}
+  explicit FakeListener(bool with_channel = true) : listener_(*Listen(TestAddress())), with_channel_(with_channel) {}
   SocketAddress address() const { return *LocalAddress(listener_.get()); }
   // Whether somebody has connected, and was answered.
   bool Serve(absl::string_view bytes) {
-    if (connection_.valid()) return true;
-    connection_ = *Accept(listener_.get(), nullptr);
-    if (!connection_.valid()) return false;
+    if (served_) return true;
+    if (!peer_.socket.valid()) {
+      peer_ = {*Accept(listener_.get(), nullptr), std::make_unique<Opening>(Channel::Side::kListens, Credentials())};
+      if (!peer_.socket.valid()) return false;
+    }
+    if (with_channel_) {
+      const absl::StatusOr<bool> secured = peer_.opening->Await(peer_.get(), 0);
+      EXPECT_THAT(secured, IsOk());
+      if (!secured.ok() || !*secured) return false;
+    }
+    served_ = true;
     Say(bytes);
     return true;
   }
   void Say(absl::string_view bytes) {
-    EXPECT_THAT(SendAll(connection_.get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
+    if (with_channel_) {
+      EXPECT_THAT(peer_.opening->Say(peer_.get(), bytes), IsOk());
+    } else {
+      EXPECT_THAT(SendAll(peer_.get(), bytes.data(), bytes.size(), TestDeadline()), IsOk());
+    }
   }
   // Closes that connection: the next one is served.
-  void Drop() { connection_.reset(); }
+  void Drop() {
+    peer_.socket.reset();
+    served_ = false;
+  }
 
  private:
   UniqueFd listener_;
-  UniqueFd connection_;
+  const bool with_channel_;
+  TestPeer peer_;
+  bool served_ = false;
 };
 
 class TcpFixture : public TransportWorldTest<TcpTransport> {
@@ -104,8 +135,8 @@ class TcpFixture : public TransportWorldTest<TcpTransport> {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(ranks_, CreateTcpWorld(size, change));
   }
 
-  // Somebody's connection to a rank, which has said `bytes`.
-  UniqueFd Say(int to, absl::string_view bytes) {
+  // Somebody's connection to a rank, which has said `bytes` without a handshake.
+  UniqueFd Babble(int to, absl::string_view bytes) {
     absl::StatusOr<UniqueFd> socket = Connect(rank(to)->address(), TestDeadline());
     EXPECT_THAT(socket, IsOk());
     if (!socket.ok()) return UniqueFd();
@@ -113,22 +144,46 @@ class TcpFixture : public TransportWorldTest<TcpTransport> {
     return *std::move(socket);
   }
 
-  // What the ranks answer on a connection: a verdict, or why there is none. Drives them meanwhile.
-  absl::StatusOr<Answer> ReadAnswer(int socket) {
-    unsigned char bytes[kAnswerBytes];
-    absl::Status read;
+  // A connection to a rank of somebody who shakes hands as a rank does, and has said `bytes`. Drives the ranks meanwhile.
+  TestPeer Say(int to, absl::string_view bytes, const Credentials& credentials = Credentials()) {
+    TestPeer peer = {Babble(to, ""), std::make_unique<Opening>(Channel::Side::kConnects, credentials)};
+    EXPECT_THAT(peer.opening->Start(peer.get()), IsOk());
+    absl::StatusOr<bool> secured;
     DriveAll([&] {
-      read = ReceiveAll(socket, bytes, sizeof(bytes), Deadline::Now());
-      return !absl::IsDeadlineExceeded(read);
+      secured = peer.opening->Await(peer.get(), 0);
+      return !secured.ok() || *secured;
     });
-    if (!read.ok()) return read;
+    EXPECT_THAT(secured, IsOk());
+    if (secured.ok()) {
+      EXPECT_THAT(peer.opening->Say(peer.get(), bytes), IsOk());
+    }
+    return peer;
+  }
+
+  // What the ranks answer on a connection: a verdict, or why there is none. Drives them meanwhile.
+  absl::StatusOr<Answer> ReadAnswer(const TestPeer& peer) {
+    const size_t before = peer.opening->said().size();
+    absl::StatusOr<bool> read;
+    DriveAll([&] {
+      read = peer.opening->Await(peer.get(), before + kAnswerBytes);
+      return !read.ok() || *read;
+    });
+    if (!read.ok()) return read.status();
     Answer answer;
-    EXPECT_TRUE(DecodeAnswer(bytes, &answer));
+    EXPECT_TRUE(DecodeAnswer(reinterpret_cast<const unsigned char*>(peer.opening->said().data()) + before, &answer));
     return answer;
   }
 
+  // Whether the ranks close a connection. Drives them until they do.
+  bool Closed(int socket) {
+    return DriveAll([&] {
+      char bytes[4096];
+      return recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EINTR);
+    });
+  }
+
   // A hello that fits from rank 0 to rank 1.
-  static Hello AHello(ChannelId channel) { return {"test", 17, Rank(0), Rank(1), channel, 1 << 20, 99, 0, 1, ""}; }
+  static Hello AHello(ChannelId channel) { return {"test", 17, Rank(0), Rank(1), channel, 1 << 20, 99, 0, 1}; }
 };
 
 }  // namespace lockstep

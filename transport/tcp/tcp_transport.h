@@ -55,6 +55,9 @@ class TcpTransport final : public PollableTransport {
   // Where this rank listens, for the others.
   const SocketAddress& address() const { return address_; }
 
+  // Whom the listener turned away; null once aborted or closed.
+  const Refusals* refusals() const { return acceptor_ == nullptr ? nullptr : &acceptor_->refusals(); }
+
   // Where each rank listens; this rank's own entry is not used.
   // REQUIRES  called once, before the first Send
   // ERRORS    INVALID_ARGUMENT  the number of addresses is not that of the ranks

@@ -40,7 +40,7 @@ using Code = absl::StatusCode;
 using testing::HasSubstr;
 
 TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes,
-                         int sockets = 1, bool zero_copy = false) {
+                         int sockets = 1, bool zero_copy = false, SecurityLevel level = SecurityLevel::kNone) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             const SocketAddress bind = TestAddress(bind_address);
             if (const auto probe = Listen(bind); !probe.ok()) {
@@ -51,20 +51,26 @@ TransportFactory Factory(const std::string& name, const std::string& bind_addres
                                         options->staging_bytes = staging_bytes;
                                         options->sockets = sockets;
                                         options->tuning.zero_copy = zero_copy;
+                                        options->credentials = TestCredentials(level);
+                                        options->records_on_one_host = true;
                                       }));
             return AsTransports(std::move(ranks));
           }};
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
-                         testing::Values(Factory("IPv4", "127.0.0.1:0", 256 << 10),
-                                         // So small that most elements arrive in parts.
-                                         Factory("IPv4SmallStaging", "127.0.0.1:0", 64),
-                                         Factory("IPv4ThreeSockets", "127.0.0.1:0", 256 << 10, 3),
-                                         Factory("IPv6", "[::1]:0", 256 << 10),
-                                         Factory("IPv4ZeroCopy", "127.0.0.1:0", 256 << 10, 1, true),
-                                         Factory("IPv6ZeroCopy", "[::1]:0", 256 << 10, 1, true)),
-                         TransportFactoryName);
+INSTANTIATE_TEST_SUITE_P(
+    Tcp, TransportConformance,
+    testing::Values(Factory("IPv4", "127.0.0.1:0", 256 << 10),
+                    // So small that most elements arrive in parts.
+                    Factory("IPv4SmallStaging", "127.0.0.1:0", 64),
+                    Factory("IPv4ThreeSockets", "127.0.0.1:0", 256 << 10, 3), Factory("IPv6", "[::1]:0", 256 << 10),
+                    Factory("IPv4ZeroCopy", "127.0.0.1:0", 256 << 10, 1, true),
+                    Factory("IPv6ZeroCopy", "[::1]:0", 256 << 10, 1, true),
+                    Factory("Authenticated", "127.0.0.1:0", 256 << 10, 1, true, SecurityLevel::kAuthenticate),
+                    Factory("AuthenticatedThreeSockets", "127.0.0.1:0", 64, 3, false, SecurityLevel::kAuthenticate),
+                    Factory("Encrypted", "[::1]:0", 256 << 10, 1, false, SecurityLevel::kEncrypt),
+                    Factory("EncryptedThreeSockets", "127.0.0.1:0", 256 << 10, 3, false, SecurityLevel::kEncrypt)),
+    TransportFactoryName);
 
 using TcpTransportTest = TcpFixture;
 
@@ -109,35 +115,40 @@ TEST_F(TcpTransportTest, DescribesPeersByAddress) {
 }
 
 // Garbage, half a handshake and silence, beside an exchange on each channel that opens connections of its own.
-TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond) {
-  Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(50); });
+TEST_F(TcpTransportTest, StrangersReachNoRankAndAreLoggedOnceASecond) {
+  Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(1000); });
   LogLines log;
   const auto begin = Deadline::Clock::now();
   const std::string hello = EncodeHello(AHello(0));
-  std::vector<UniqueFd> unauthenticated;
+  std::vector<UniqueFd> strangers;
   for (int i = 0; i < 10; ++i) {
-    unauthenticated.push_back(Say(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
-    unauthenticated.push_back(Say(1, std::string(100'000, '\0')));
-    unauthenticated.push_back(Say(1, hello.substr(0, 5)));
-    unauthenticated.push_back(Say(1, hello.substr(0, hello.size() - 1)));
-    unauthenticated.push_back(Say(1, ""));
-    Say(1, hello.substr(0, 20));  // and gone again
+    strangers.push_back(Babble(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
+    strangers.push_back(Babble(1, std::string(100'000, '\0')));
+    strangers.push_back(Babble(1, hello));  // as version 2 began
+    strangers.push_back(Babble(1, "LKSP"));
+    strangers.push_back(Say(1, hello.substr(0, hello.size() - 1)).socket);
+    strangers.push_back(Babble(1, ""));
+    Babble(1, "LKSP");  // and gone again
     ExpectExchange(0, 1, i);
   }
-  for (const UniqueFd& peer : unauthenticated) {
-    EXPECT_THAT(ReadAnswer(peer.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed, without an answer";
-  }
+  for (const UniqueFd& peer : strangers) EXPECT_TRUE(Closed(peer.get()));
   ExpectExchange(0, 1, 100);
-  EXPECT_GE(log.lines().size(), 1);
-  EXPECT_LE(log.lines().size(), 1 + (Deadline::Clock::now() - begin) / std::chrono::seconds(1))
+  const Refusals& refusals = *rank(1)->refusals();
+  EXPECT_EQ(refusals.count(Refusal::kNotOurs), 20);
+  EXPECT_EQ(refusals.count(Refusal::kOldProtocol), 10);
+  EXPECT_EQ(refusals.count(Refusal::kSilent), 30);
+  EXPECT_EQ(refusals.total(), 60) << refusals.Describe();
+  const size_t lines = log.lines().size();
+  EXPECT_GE(lines, 3);
+  EXPECT_LE(lines, 3 * (1 + (Deadline::Clock::now() - begin) / std::chrono::seconds(1)))
       << testing::PrintToString(log.lines());
-  EXPECT_THAT(log.lines()[0], HasSubstr("connection from 127.0.0.1:"));
+  EXPECT_THAT(log.lines()[0], HasSubstr("tcp listener " + rank(1)->address().ToString() + ": turned away 127.0.0.1:"));
 }
 
 // The timer must end the wait: no event tells that somebody stays silent.
 TEST_F(TcpTransportTest, SilenceIsDroppedWhileARankSleeps) {
   Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(30); });
-  const UniqueFd silent = Say(1, "");
+  const UniqueFd silent = Babble(1, "");
   const Deadline deadline = TestDeadline();
   char byte;
   do {
@@ -151,7 +162,7 @@ TEST_F(TcpTransportTest, AFloodCostsABoundedNumberOfConnectionsAndNobodyElse) {
   Create(2, [](TcpTransportOptions* options) { options->pending_connections_max = 16; });
   LogLines log;
   std::vector<UniqueFd> flood;
-  for (int i = 0; i < 200; ++i) flood.push_back(Say(1, ""));
+  for (int i = 0; i < 200; ++i) flood.push_back(Babble(1, ""));
   ExpectExchange(0, 1, 1);
   const auto open = [&flood] {
     return std::count_if(flood.begin(), flood.end(), [](const UniqueFd& socket) {
@@ -160,18 +171,19 @@ TEST_F(TcpTransportTest, AFloodCostsABoundedNumberOfConnectionsAndNobodyElse) {
     });
   };
   ASSERT_TRUE(DriveAll([&] { return open() <= 16; }));
-  EXPECT_EQ(open(), 16) << "the latest are still given their time";
+  EXPECT_GE(open(), 15) << "the latest are still given their time, but for one that made way for a rank";
   EXPECT_THAT(log.lines(), testing::Contains(HasSubstr("more than 16 connections")));
+  EXPECT_GE(rank(1)->refusals()->count(Refusal::kCrowded), 200 - 16);
 }
 
 TEST_F(TcpTransportTest, AHelloMayArriveByteByByte) {
   Create(2);
-  const UniqueFd slow = Say(1, "");
+  const TestPeer slow = Say(1, "");
   for (const char byte : EncodeHello(AHello(3))) {
     ASSERT_THAT(SendAll(slow.get(), &byte, 1, TestDeadline()), IsOk());
     rank(1)->Progress();
   }
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(slow.get()));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(slow));
   EXPECT_EQ(answer.verdict, Verdict::kAccepted);
 }
 
@@ -189,11 +201,11 @@ TEST_F(TcpTransportTest, HellosThatDoNotFitAreAnswered) {
                                                    {Verdict::kMalformed, too_long},
                                                    {Verdict::kMalformed, malformed}};
   for (const auto& [verdict, hello] : cases) {
-    const UniqueFd socket = Say(1, hello);
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(socket.get()));
+    const TestPeer peer = Say(1, hello);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(peer));
     EXPECT_EQ(answer.verdict, verdict);
     EXPECT_EQ(answer.version, kTcpProtocolVersion);
-    EXPECT_THAT(ReadAnswer(socket.get()), StatusIs(Code::kUnavailable, testing::_)) << "closed after it";
+    EXPECT_THAT(ReadAnswer(peer), StatusIs(Code::kUnavailable, testing::_)) << "closed after it";
   }
   ExpectExchange(0, 1, 0);
 }
@@ -241,8 +253,8 @@ TEST_F(TcpTransportTest, WhatWasSentArrivesThoughItsSenderLeftAMessageUnread) {
 
 TEST_F(TcpTransportTest, WhatIsNoMessageAfterAGoodHandshakeIsDataLoss) {
   Create(2);
-  const UniqueFd peer = Say(1, EncodeHello(AHello(0)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(peer.get()));
+  const TestPeer peer = Say(1, EncodeHello(AHello(0)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(peer));
   ASSERT_EQ(answer.verdict, Verdict::kAccepted);
   const std::string garbage(kMessageHeaderBytes, 'x');
   ASSERT_THAT(SendAll(peer.get(), garbage.data(), garbage.size(), TestDeadline()), IsOk());
@@ -255,15 +267,15 @@ TEST_F(TcpTransportTest, WhatIsNoMessageAfterAGoodHandshakeIsDataLoss) {
 
 TEST_F(TcpTransportTest, AResetIsToldByItsErrno) {
   Create(2);
-  UniqueFd peer = Say(1, EncodeHello(AHello(0)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(peer.get()));
+  TestPeer peer = Say(1, EncodeHello(AHello(0)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Answer answer, ReadAnswer(peer));
   ASSERT_EQ(answer.verdict, Verdict::kAccepted);
   std::vector<unsigned char> target(8);
   TestOperation receive;
   rank(1)->Receive(Rank(0), 0, TestEnvelope(1), CopySink(&target), &receive);
   const linger reset = {1, 0};
   ASSERT_EQ(setsockopt(peer.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
-  peer.reset();
+  peer.socket.reset();
   ASSERT_TRUE(Await(rank(1), [&] { return receive.done(); }));
   EXPECT_THAT(receive.status,
               StatusIs(Code::kUnavailable, "recv from rank 0 over tcp " + rank(0)->address().ToString() +

@@ -79,15 +79,15 @@ class ZeroCopyTest : public TcpFixture {
 
   // Somebody who is rank 0 to rank 1, has little room, and reads only when the test does.
   UniqueFd ConnectSlowReader() {
-    UniqueFd reader = Say(1, "");
+    TestPeer reader = Say(1, "");
     // Segments over loopback are of 64 KiB: with room for less than one the kernel waits between any two.
     const int room = 128 << 10;
     EXPECT_EQ(setsockopt(reader.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
     const std::string hello = EncodeHello(AHello(0));
     EXPECT_THAT(SendAll(reader.get(), hello.data(), hello.size(), TestDeadline()), IsOk());
-    const absl::StatusOr<Answer> answer = ReadAnswer(reader.get());
+    const absl::StatusOr<Answer> answer = ReadAnswer(reader);
     EXPECT_THAT(answer, IsOk());
-    return reader;
+    return std::move(reader.socket);
   }
 
   // Lets rank 1 give the kernel all that it takes.
