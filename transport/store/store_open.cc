@@ -1,7 +1,5 @@
 #include "transport/store/store_open.h"
 
-#include <string.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -204,14 +202,13 @@ std::string TextOf(const std::string& url, const Credentials& credentials, bool 
 }
 
 // Sets store_url and, where they lack one, the credentials' secret. No error shows the text.
-absl::Status TakeText(std::string text, WorldSpec* world, Credentials* credentials) {
+absl::Status TakeText(const std::string& text, WorldSpec* world, Credentials* credentials) {
   const size_t blank = text.find(' ');
   world->store_url = text.substr(0, blank);
   world->store_source = Name(world->exchange);
   if (blank == std::string::npos || !LacksSecret(*credentials)) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(credentials->secret, Secret::FromHex(absl::string_view(text).substr(blank + 1)));
   credentials->source = Name(world->exchange);
-  explicit_bzero(&text[0], text.size());
   return absl::OkStatus();
 }
 

@@ -250,18 +250,20 @@ class TcpStoreServer::Loop {
   }
 
   void HandOutSecrets() {
-    // One descriptor at a time, for a moment.
-    spare_.reset();
     for (const UniqueFd& listener : secret_listeners_) {
-      const absl::Status status = HandOutSecret(listener.get(), *options_.credentials.secret, &refusals_);
+      absl::Status status = HandOutSecret(listener.get(), *options_.credentials.secret, &refusals_);
       if (status.ok()) continue;
-      // It would report readiness for ever.
+      // Out of descriptors, most likely. One for a moment does.
+      spare_.reset();
+      status = HandOutSecret(listener.get(), *options_.credentials.secret, &refusals_);
+      spare_ = CopyOf(stop_event_);
+      if (status.ok()) continue;
       LOCKSTEP_LOG(kWarning) << "store server: " << status;
+      // It would report readiness for ever.
       (void)Control(EPOLL_CTL_DEL, listener.get(), 0, kSecretListener);
       handing_out_ = false;
       next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
     }
-    spare_ = CopyOf(stop_event_);
   }
 
   void SetStatus(const absl::Status& status) {

@@ -34,6 +34,7 @@
 #include "transport/secure/credentials.h"
 #include "transport/secure/half_open.h"
 #include "transport/secure/refusals.h"
+#include "transport/store/secret_handout.h"
 #include "transport/store/store.h"
 #include "transport/store/store_tcp_client.h"
 #include "transport/store/store_tcp_server.h"
@@ -368,6 +369,19 @@ TEST_P(TcpStoreServerTest, AClientThatCannotBeServedForWantOfDescriptorsIsToldSo
   EXPECT_TRUE(other.Run());
   ExpectClientWorks();
   EXPECT_FALSE(server_->status().ok());
+}
+
+TEST_P(TcpStoreServerTest, ASecretIsHandedOutWhereNoDescriptorIsFree) {
+  if (GetParam() == SecurityLevel::kNone) GTEST_SKIP() << "there is no secret";
+  TcpStoreServer::Options options;
+  options.hands_out_secret = true;
+  Start(options);
+  OtherProcess other([address = server_->address(), level = GetParam()] {
+    const auto secret = AskForSecret({address}, Soon());
+    return secret.ok() && (*secret)->bytes() == CredentialsOf(level).secret->bytes();
+  });
+  const DescriptorLimit limit(0);
+  EXPECT_TRUE(other.Run());
 }
 
 TEST_P(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
