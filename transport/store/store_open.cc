@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -144,6 +145,9 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
     if (addresses.ok()) {
       LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> machine, ListInterfaceAddresses());
       local = OfThisMachine(*addresses, machine);
+      // "tcp://0.0.0.0:4000" leads to this machine, too.
+      std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(local),
+                   [](const SocketAddress& address) { return address.wildcard(); });
       if (local.empty()) return absl::FailedPreconditionError(kNeedsSecret);
       auto secret = AskForSecret(local, Deadline::Earlier(deadline, Deadline::AfterMs(kAskMs)));
       if (secret.ok()) {

@@ -288,18 +288,23 @@ TEST(OpenStore, AWorldOfOneNeedsNone) {
 // ---- With a secret ----
 
 TEST(OpenStoreWithASecret, Rank0DrawsOneAndTheOthersOfThisMachineAskForIt) {
-  for (const char* const host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
+  const struct {
+    const char* served;
+    const char* asked;
+  } hosts[] = {
+      {"127.0.0.1", "127.0.0.1"}, {"localhost", "localhost"}, {"0.0.0.0", "127.0.0.1"}, {"0.0.0.0", "0.0.0.0"}};
+  for (const auto& host : hosts) {
+    SCOPED_TRACE(absl::StrCat(host.served, " ", host.asked));
     const int port = UnusedPort();
     Credentials job0, job1;
     job0.level = job1.level = SecurityLevel::kAuthenticate;
     // The others may come first.
     absl::StatusOr<OpenedStore> rank1 = absl::UnknownError("not run");
     Thread thread;
-    const std::string from_here =
-        absl::StrCat("tcp://", std::string(host) == "0.0.0.0" ? "127.0.0.1" : host, ":", port);
+    const std::string from_here = absl::StrCat("tcp://", host.asked, ":", port);
     ASSERT_THAT(thread.Start("rank1", [&] { rank1 = OpenStore(World(1, from_here), &job1, Soon()); }), IsOk());
     const absl::StatusOr<OpenedStore> rank0 =
-        OpenStore(World(0, absl::StrCat("tcp://", host, ":", port)), &job0, Soon());
+        OpenStore(World(0, absl::StrCat("tcp://", host.served, ":", port)), &job0, Soon());
     thread.Join();
     ASSERT_THAT(rank0, IsOk());
     ASSERT_THAT(rank1, IsOk());
