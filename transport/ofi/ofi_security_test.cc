@@ -334,6 +334,16 @@ TEST_P(OfiSecurityTest, WhoHasTheSecretIsWhoItSaysOrIsRefused) {
   }
 }
 
+// At an address that the others were not told.
+TEST_P(OfiSecurityTest, WhoIsElsewhereThanItsRankIsRefused) {
+  Create(2);
+  outsider_ = std::make_unique<OfiOutsider>(&fake_->api(), "");
+  EXPECT_EQ(Meet(/*exchange=*/5, HandshakeOfRankOne()).answer.refusal.verdict, OfiVerdict::kDuplicate);
+  ExpectExchange(0, 1);
+  EXPECT_EQ(Meet(/*exchange=*/6, HandshakeOfRankOne()).answer.refusal.verdict, OfiVerdict::kDuplicate);
+  ExpectExchange(1, 0);
+}
+
 TEST_P(OfiSecurityTest, RandomNoticesReachNobody) {
   Create(2);
   ExpectExchange(0, 1);

@@ -2,9 +2,10 @@
 // (transport/ofi/provider.h).
 //
 // Two ranks shake hands before anything else, and prove to each other that they have the world's secret, unless its level is
-// none. Data is not protected at any level: libfabric moves it, and whoever is on the fabric can read and change it. Short messages travel whole, and wait at the receiver until it receives them,
-// as far as it has room. The receiver asks for a long message as soon as its receive is posted; it arrives in place, and we
-// copy nothing. docs/wire_formats.md has the protocol.
+// none. Data is not protected at any level: libfabric moves it, and whoever is on the fabric can read and change it.
+//
+// Short messages travel whole, and wait at the receiver until it receives them, as far as it has room. The receiver asks for a
+// long message as soon as its receive is posted; it arrives in place, and we copy nothing. docs/wire_formats.md has the protocol.
 //
 // Progress. Every provider is treated as one that moves only when it is called (FI_PROGRESS_MANUAL). A waiter sleeps on
 // the provider's descriptor, if it has one that works, and on a timer. The timer ticks every millisecond if there is no

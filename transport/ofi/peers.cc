@@ -2,7 +2,6 @@
 
 #include <sys/random.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 
@@ -19,37 +18,12 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kSlabSlots = 64;
-// Somebody who is refused is told so, but not everybody who may come along, and not as often as they like.
-constexpr size_t kUnauthenticatedMax = 32;
-constexpr size_t kAnsweredMax = 64;  // in the time that a connection may take
-// Handshakes that others begin: for each rank two (a second process may claim to be it), and as many unauthenticated peers.
-size_t HalfOpenMax(uint32_t world_size) { return 2 * size_t{world_size} + kUnauthenticatedMax; }
+// Handshakes that others begin, at once: for each rank two, as a second process may claim to be it, and so many of strangers.
+size_t HalfOpenMax(uint32_t world_size) { return 2 * size_t{world_size} + 32; }
 // How long messages may still come that a disconnect has overtaken.
 constexpr std::chrono::milliseconds kOvertakenTime(100);
 
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
-
-// As whoever refuses says it.
-std::string RefuserText(const OfiRefusal& refusal, const OfiHandshake& handshake, const OfiHandshake& own) {
-  OfiRefusal seen = refusal;  // the detail is for the other
-  switch (refusal.verdict) {
-    case OfiVerdict::kOtherRank:
-      return absl::StrCat("it is for rank ", handshake.target);
-    case OfiVerdict::kNoSuchRank:
-      return absl::StrCat("there is no such peer in this world of ", own.world_size);
-    case OfiVerdict::kGone:
-      return "this rank has lost that one, or given it up";
-    case OfiVerdict::kOtherWorldSize:
-      seen.detail = handshake.world_size;
-      break;
-    case OfiVerdict::kOtherChunkSize:
-      seen.detail = handshake.chunk_bytes;
-      break;
-    default:
-      break;
-  }
-  return std::string(OfiRefusalStatus(seen, own).message());
-}
 
 // That nobody guesses; not 0.
 uint64_t RandomNumber() {
@@ -133,23 +107,6 @@ bool OfiPeers::Open(Rank peer) {
     state.hello = SendHandshake(state.index, OfiKind::kHello, state.exchange, EncodeOfiHello(hello));
   }
   return state.state == State::kOpen;
-}
-
-const OfiHandshake& OfiPeers::HandshakeFor(Rank peer) {
-  own_.target = static_cast<uint32_t>(peer.value());
-  own_.token = peers_[peer.value()].own_token;
-  return own_;
-}
-
-OfiSlot* OfiPeers::SendHandshake(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes) {
-  if (RankOf(index) == Rank(-1)) {
-    if (answered_.size() >= kAnsweredMax) return nullptr;
-    answered_.emplace_back(index, Deadline::After(connect_timeout_));
-  }
-  OfiNotice notice;
-  notice.token = exchange;
-  notice.number = own_.source;
-  return SendTo(index, OfiNoticeTag(kind, 0), notice, bytes.data(), bytes.size());
 }
 
 void OfiPeers::Send(Rank peer, OfiKind kind, ChannelId channel, OfiNotice notice, const void* payload, size_t bytes,
@@ -274,162 +231,7 @@ bool OfiPeers::Handle(OfiSlot* slot, const OfiCompletion& completion) {
   return links_->OnNotice(peer, kind, OfiChannelOf(completion.tag), notice, payload, bytes, slot);
 }
 
-void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
-  if (kind == OfiKind::kHello) return HandleHello(notice, bytes);
-  if (kind == OfiKind::kConfirm) return HandleConfirm(notice, bytes);
-  if (notice.number >= peers_.size()) return;
-  const Rank peer(static_cast<int>(notice.number));
-  const Peer& state = peers_[notice.number];
-  // Else it is over already, or was never begun.
-  if (state.channel == nullptr || state.exchange != notice.token) return;
-  if (state.channel->ready() != (kind == OfiKind::kAnswer)) return;
-  if (kind == OfiKind::kWelcome) return HandleWelcome(peer, bytes);
-  if (kind == OfiKind::kAnswer) return HandleAnswer(peer, bytes);
-  if (bytes.size() < kOfiRefusalBytes) return;
-  const OfiRefusal refusal = DecodeOfiRefusal(reinterpret_cast<const unsigned char*>(bytes.data()));
-  BecomeGone(peer, Annotate(OfiRefusalStatus(refusal, HandshakeFor(peer)), "the peer refused the connection"));
-}
-
-void OfiPeers::HandleHello(const OfiNotice& notice, absl::string_view bytes) {
-  OfiHello hello;
-  if (!DecodeOfiHello(bytes, &hello)) {
-    return refusals_.Note(Refusal::kNotOurs, "somebody on the fabric", absl::StrCat("it ", Text(Refusal::kNotOurs)));
-  }
-  if (hello.version != kOfiProtocolVersion) return RefuseVersion(notice, hello);
-  const bool repeated = std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& entry) {
-    return entry.second.exchange == notice.token && entry.second.source == notice.number;
-  });
-  if (repeated) return;
-  const uint64_t id = ++last_incoming_;
-  const absl::optional<uint64_t> crowded = half_open_.Add(id, hello.address, Deadline::Clock::now());
-  Incoming& incoming = incoming_[id];
-  incoming.exchange = notice.token;
-  incoming.source = notice.number;
-  incoming.hello = std::move(hello);
-  if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
-  if (addresses_known() && crowded != id) Welcome(id);
-}
-
-void OfiPeers::RefuseVersion(const OfiNotice& notice, const OfiHello& hello) {
-  const bool old = hello.version == 1;
-  const uint32_t source = old ? static_cast<uint32_t>(notice.token >> 32) : notice.number;
-  refusals_.Note(old ? Refusal::kOldProtocol : Refusal::kOtherVersion, absl::StrCat("rank ", source),
-                 absl::StrCat("it speaks version ", hello.version, " of the protocol over libfabric, this rank ",
-                              kOfiProtocolVersion));
-  if (source >= peers_.size() || peers_[source].index < 0) return;
-  // Where the old version has its two numbers.
-  const uint64_t exchange = old ? uint64_t{own_.source} << 32 | hello.old_token : notice.token;
-  unsigned char bytes[kOfiRefusalBytes];
-  EncodeOfiRefusal({OfiVerdict::kOtherVersion, kOfiProtocolVersion}, bytes);
-  SendHandshake(peers_[source].index, OfiKind::kRefused, exchange,
-                {reinterpret_cast<const char*>(bytes), sizeof(bytes)});
-}
-
-void OfiPeers::Welcome(uint64_t id) {
-  Incoming& incoming = incoming_.at(id);
-  const bool known = incoming.source < peers_.size() && incoming.hello.address == addresses_[incoming.source];
-  incoming.index = known ? peers_[incoming.source].index : FindUnauthenticated(incoming.hello.address);
-  if (incoming.index < 0) return TurnAway(id, Refusal::kOtherWorld, "no rank is there, and too many like it have come");
-  incoming.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kListens, credentials_);
-  (void)incoming.channel->Start();
-  std::string plain, to_send;
-  const std::string flight = std::move(incoming.hello.flight);
-  const absl::Status status = incoming.channel->Receive(flight, &plain, &to_send);
-  SendHandshake(incoming.index, OfiKind::kWelcome, incoming.exchange, to_send);
-  if (!status.ok()) TurnAway(id, incoming.channel->refusal(), status.message());
-}
-
-void OfiPeers::HandleConfirm(const OfiNotice& notice, absl::string_view bytes) {
-  const auto found = std::find_if(incoming_.begin(), incoming_.end(), [&](const auto& entry) {
-    return entry.second.exchange == notice.token && entry.second.source == notice.number;
-  });
-  if (found == incoming_.end() || found->second.channel == nullptr) return;
-  const uint64_t id = found->first;
-  const Incoming& incoming = found->second;
-  std::string plain, to_send;
-  const absl::Status status = incoming.channel->Receive(bytes, &plain, &to_send);
-  const Refusal refused = incoming.channel->refusal();
-  if (!status.ok() && refused != Refusal::kCount) return TurnAway(id, refused, status.message());
-  OfiHandshake handshake;
-  if (!status.ok() || !incoming.channel->ready() || !DecodeOfiHandshake(plain, &handshake)) {
-    return TurnAway(id, Refusal::kBroken, absl::StrCat("it ", Text(Refusal::kBroken)));
-  }
-  OfiAnswer answer;
-  answer.refusal = Judge(handshake, incoming.source);
-  const bool accepted = answer.refusal.verdict == OfiVerdict::kAccepted;
-  if (accepted) answer.token = peers_[incoming.source].own_token;
-  incoming.channel->Send(EncodeOfiAnswer(answer), &to_send);
-  // The answer goes first: what the links send next should not overtake it where the fabric keeps order.
-  SendHandshake(incoming.index, OfiKind::kAnswer, incoming.exchange, to_send);
-  if (!accepted) return TurnAway(id, Refusal::kOtherWorld, RefuserText(answer.refusal, handshake, own_));
-  const Rank peer(static_cast<int>(incoming.source));
-  half_open_.Remove(id);
-  incoming_.erase(found);
-  if (!open(peer)) BecomeOpen(peer, handshake.token);
-}
-
-OfiRefusal OfiPeers::Judge(const OfiHandshake& handshake, uint32_t source) const {
-  const OfiRefusal refusal = CheckOfiHandshake(handshake, source, own_);
-  if (refusal.verdict != OfiVerdict::kAccepted) return refusal;
-  const Peer& state = peers_[source];
-  if (state.state == State::kGone) return {OfiVerdict::kGone, 0};
-  if (state.state == State::kOpen && state.token != handshake.token) return {OfiVerdict::kDuplicate, 0};
-  return {};
-}
-
-void OfiPeers::TurnAway(uint64_t id, Refusal refusal, absl::string_view what) {
-  const auto found = incoming_.find(id);
-  const Incoming& incoming = found->second;
-  refusals_.Note(refusal, absl::StrCat(DescribeAddress(incoming.hello.address), " (as rank ", incoming.source, ")"),
-                 what);
-  half_open_.Remove(id);
-  incoming_.erase(found);
-}
-
-void OfiPeers::GiveUp(uint64_t id, Refusal refusal) {
-  const auto found = incoming_.find(id);
-  const uint32_t source = found->second.source;
-  if (source >= peers_.size() || peers_[source].state != State::kOpen) {
-    return TurnAway(id, refusal, absl::StrCat("it ", Text(refusal)));
-  }
-  half_open_.Remove(id);
-  incoming_.erase(found);
-}
-
-void OfiPeers::HandleWelcome(Rank peer, absl::string_view bytes) {
-  const Peer& state = peers_[peer.value()];
-  std::string plain, to_send;
-  absl::Status status = state.channel->Receive(bytes, &plain, &to_send);
-  if (status.ok() && !state.channel->ready()) {
-    status = absl::PermissionDeniedError(absl::StrCat("the listener ", Text(Refusal::kBroken)));
-  }
-  if (status.ok()) state.channel->Send(EncodeOfiHandshake(HandshakeFor(peer)), &to_send);
-  if (!to_send.empty()) SendHandshake(state.index, OfiKind::kConfirm, state.exchange, to_send);
-  if (!status.ok()) BecomeGone(peer, std::move(status));
-}
-
-void OfiPeers::HandleAnswer(Rank peer, absl::string_view bytes) {
-  std::string plain, to_send;
-  const absl::Status status = peers_[peer.value()].channel->Receive(bytes, &plain, &to_send);
-  if (!status.ok()) return BecomeGone(peer, status);
-  OfiAnswer answer;
-  if (!DecodeOfiAnswer(plain, &answer)) {
-    return BecomeGone(peer, absl::PermissionDeniedError(absl::StrCat("the listener ", Text(Refusal::kBroken))));
-  }
-  if (answer.refusal.verdict == OfiVerdict::kAccepted) return BecomeOpen(peer, answer.token);
-  BecomeGone(peer, Annotate(OfiRefusalStatus(answer.refusal, HandshakeFor(peer)), "the peer refused the connection"));
-}
-
 Rank OfiPeers::RankOf(int index) const { return index < static_cast<int>(ranks_.size()) ? ranks_[index] : Rank(-1); }
-
-int OfiPeers::FindUnauthenticated(const std::string& address) {
-  if (const auto found = unauthenticated_.find(address); found != unauthenticated_.end()) return found->second;
-  if (unauthenticated_.size() >= kUnauthenticatedMax || address.size() > kOfiAddressBytesMax) return -1;
-  const absl::StatusOr<int> index = endpoint_->AddPeer(address);
-  if (!index.ok()) return -1;
-  unauthenticated_.emplace(address, *index);
-  return *index;
-}
 
 void OfiPeers::BecomeOpen(Rank peer, uint64_t token) {
   Peer& state = peers_[peer.value()];

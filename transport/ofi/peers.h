@@ -127,7 +127,7 @@ class OfiPeers {
   void RefuseVersion(const OfiNotice& notice, const OfiHello& hello);
   void Welcome(uint64_t id);
   void HandleConfirm(const OfiNotice& notice, absl::string_view bytes);
-  OfiRefusal Judge(const OfiHandshake& handshake, uint32_t source) const;
+  OfiRefusal Judge(const OfiHandshake& handshake, const Incoming& incoming) const;
   void TurnAway(uint64_t id, Refusal refusal, absl::string_view what);
   // Ends one that is not through. No matter if the two ranks have met otherwise.
   void GiveUp(uint64_t id, Refusal refusal);

@@ -142,7 +142,7 @@ enum class OfiVerdict : uint32_t {
   kOtherWorldSize = 5,  // detail: the world size of whoever refuses; the next three likewise
   kOtherChunkSize = 6,
   kOtherProvider = 7,
-  kDuplicate = 8,   // another process has this rank already
+  kDuplicate = 8,   // another process has this rank, or is where this rank is known to be
   kNoSuchRank = 9,  // detail: the world size of whoever refuses; the source is outside of it, or is who refuses
   kGone = 10,       // whoever refuses has lost this rank, or given it up
 };
