@@ -391,6 +391,61 @@ TEST_P(OfiSecurityTest, RandomNoticesReachNobody) {
   EXPECT_EQ(receive.completions, 1);
 }
 
+TEST_P(OfiSecurityTest, ARankKeepsItsToken) {
+  CreateWithOutsider();
+  OfiHandshake handshake = HandshakeOfRankOne();
+  const OfiAnswer first = Meet(/*exchange=*/5, handshake).answer;
+  EXPECT_EQ(first.refusal.verdict, OfiVerdict::kAccepted);
+  const OfiAnswer again = Meet(/*exchange=*/6, handshake).answer;
+  EXPECT_EQ(again.refusal.verdict, OfiVerdict::kAccepted);
+  EXPECT_EQ(again.token, first.token);
+  ++handshake.token;
+  EXPECT_EQ(Meet(/*exchange=*/7, handshake).answer.refusal.verdict, OfiVerdict::kDuplicate);
+}
+
+// The rest of a handshake that another one made needless is not held against the peer.
+TEST_P(OfiSecurityTest, AHandshakeIsGivenUpQuietlyOnceTheRanksHaveMet) {
+  constexpr std::chrono::milliseconds kConnectTimeout(2000);  // which rank 1 must keep
+  CreateWithOutsider(kConnectTimeout);
+  TestOperation send;
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  ASSERT_TRUE(AwaitHeard(1));
+  const uint64_t exchange = outsider_->heard().back().notice.token;
+  OfiHello hello;
+  ASSERT_TRUE(DecodeOfiHello(outsider_->heard().back().payload, &hello));
+
+  Channel begun(Purpose::kFabric, Channel::Side::kConnects, OfiTestCredentials(GetParam()));
+  OfiHello own_hello;
+  own_hello.address = outsider_->name();
+  own_hello.flight = begun.Start();
+  Say(OfiKind::kHello, exchange + 1, 1, EncodeOfiHello(own_hello));
+  ASSERT_TRUE(AwaitHeard(2));
+  EXPECT_EQ(outsider_->heard().back().kind, OfiKind::kWelcome);
+
+  Channel channel(Purpose::kFabric, Channel::Side::kListens, OfiTestCredentials(GetParam()));
+  std::string plain, flight, answer;
+  EXPECT_THAT(channel.Receive(hello.flight, &plain, &flight), IsOk());
+  Say(OfiKind::kWelcome, exchange, 1, flight);
+  ASSERT_TRUE(AwaitHeard(3));
+  EXPECT_EQ(outsider_->heard().back().kind, OfiKind::kConfirm);
+  EXPECT_THAT(channel.Receive(outsider_->heard().back().payload, &plain, &answer), IsOk());
+  OfiHandshake handshake;
+  ASSERT_TRUE(DecodeOfiHandshake(plain, &handshake));
+  EXPECT_EQ(handshake.source, 0u);
+  EXPECT_EQ(handshake.target, 1u);
+  channel.Send(EncodeOfiAnswer({{}, /*token=*/77}), &answer);
+  Say(OfiKind::kAnswer, exchange, 1, answer);
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
+
+  const Deadline over = Deadline::After(kConnectTimeout + std::chrono::milliseconds(100));
+  while (!over.passed()) {
+    rank(0)->Progress();
+    rank(0)->WaitForEvent(over);
+  }
+  EXPECT_EQ(rank(0)->refusals().Describe(), "");
+}
+
 // In answer to a rank that begins.
 TEST_P(OfiSecurityTest, AnswersOfWhoDoesNotKnowTheHelloAreNotHeard) {
   CreateWithOutsider();
