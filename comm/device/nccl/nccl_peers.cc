@@ -1,5 +1,7 @@
 #include "comm/device/nccl/nccl_peers.h"
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -61,11 +63,13 @@ absl::StatusOr<NcclPeer> DecodeNcclPeer(absl::string_view text) {
     return json.is_object() && json.contains(key) && json.at(key).type() == type;
   };
   using Type = nlohmann::json::value_t;
-  const bool valid = take("error", &peer.error, has("error", Type::string)) &&
-                     take("version", &peer.version, has("version", Type::number_unsigned)) &&
-                     take("host", &peer.host, has("host", Type::string)) &&
-                     take("gpu", &peer.gpu, has("gpu", Type::string)) &&
-                     take("shares_gpu", &peer.shares_gpu, has("shares_gpu", Type::boolean));
+  const auto has_int = [&](const char* key) {
+    return has(key, Type::number_unsigned) && json.at(key).get<uint64_t>() <= std::numeric_limits<int>::max();
+  };
+  const bool valid =
+      take("error", &peer.error, has("error", Type::string)) && take("version", &peer.version, has_int("version")) &&
+      take("host", &peer.host, has("host", Type::string)) && take("gpu", &peer.gpu, has("gpu", Type::string)) &&
+      take("shares_gpu", &peer.shares_gpu, has("shares_gpu", Type::boolean));
   if (!valid) return absl::InvalidArgumentError(absl::StrCat("not what a rank says of its NCCL: ", text));
   return peer;
 }

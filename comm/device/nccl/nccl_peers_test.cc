@@ -67,7 +67,9 @@ TEST(NcclPeers, WhatARankSaysTravels) {
 
 TEST(NcclPeers, WhatNoRankSaysIsAnError) {
   for (const char* text : {"", "[]", "{}", "{\"error\":3}", "nonsense",
-                           R"({"error":"","version":"2","host":"","gpu":"","shares_gpu":false})"}) {
+                           R"({"error":"","version":"2","host":"","gpu":"","shares_gpu":false})",
+                           R"({"error":"","version":4294967296,"host":"","gpu":"","shares_gpu":false})",
+                           R"({"error":"","version":18446744073709551615,"host":"","gpu":"","shares_gpu":false})"}) {
     EXPECT_THAT(DecodeNcclPeer(text), StatusIs(Code::kInvalidArgument, HasSubstr("not what a rank says"))) << text;
   }
 }
