@@ -195,6 +195,8 @@ void PointToPoint::OnHeader(Rank source, const Header& header) {
   switch (header.kind) {
     case Kind::kEager:
       if (header.bytes > kEagerBytesMax || header.tag < 0) return Broken(source, "an eager message that is none");
+      from.held_weight += Weight(header.bytes);
+      if (from.held_weight > kEagerWindow) return Broken(source, "more than may wait for a receiver");
       OnEager(source, header);
       break;
     case Kind::kAnnounce:
@@ -321,6 +323,7 @@ void PointToPoint::Consumed(Rank source, size_t bytes) {
     lane(self_).eager_weight -= Weight(bytes);
     return;
   }
+  lane(source).held_weight -= Weight(bytes);
   size_t& weight = lane(source).consumed_weight;
   weight += Weight(bytes);
   if (weight < kEagerWindow / 2) return;

@@ -14,9 +14,9 @@
 //   6 consumed    0, 0, weight              -         so much of what was sent eagerly has been received
 //
 // A short message is sent eagerly, whether or not anybody receives it, while what the target has not consumed weighs less than
-// kEagerWindow. Every other message is announced, and moves straight into place when it is received. So a receiver holds a
-// bounded amount for each source, and no message waits behind one that nobody receives. Messages with one tag from one source
-// are received in the order in which they were sent.
+// kEagerWindow. A source that sends more breaks its lane. Every other message is announced, and moves straight into place when it
+// is received. So a receiver holds a bounded amount for each source, and no message waits behind one that nobody receives.
+// Messages with one tag from one source are received in the order in which they were sent.
 //
 // Externally synchronised by the progress engine's mutex, like the executor. The lane of a peer is opened by the first
 // operation with it, and those of all peers by the first receive from any.
@@ -135,7 +135,8 @@ class PointToPoint {
     bool open = false;
     absl::Status broken;
     size_t eager_weight = 0;     // sent and not known to be consumed
-    size_t consumed_weight = 0;  // received and not told yet
+    size_t held_weight = 0;      // received and not consumed
+    size_t consumed_weight = 0;  // consumed and not told yet
     uint64_t announcements = 0;
     std::map<uint64_t, MessageCall*> announced;  // sends by id, until they are accepted
     std::map<uint64_t, MessageCall*> accepted;   // receives by the sender's id, until the data begins
