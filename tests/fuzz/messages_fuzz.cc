@@ -102,7 +102,7 @@ class Owner final : public PointToPoint::Owner {
   absl::Status failure;
 };
 
-std::string Step(int kind, int tag, size_t bytes) {
+std::string Move(int kind, int tag, size_t bytes) {
   std::string step;
   AppendLittleEndian(&step, static_cast<uint8_t>(kind), static_cast<uint8_t>(tag), static_cast<uint32_t>(bytes));
   return step;
@@ -124,16 +124,16 @@ std::string Seed(const std::vector<std::string>& steps, const std::string& lane)
 }  // namespace
 
 std::vector<std::string> fuzz::Seeds() {
-  const std::string arrive = Step(3, 0, 0);
+  const std::string arrive = Move(3, 0, 0);
   return {
       // Eager messages, expected and not.
-      Seed({Step(1, 5, 10), arrive, arrive, Step(2, 255, 10), arrive, arrive, Step(1, 6, 4)},
+      Seed({Move(1, 5, 10), arrive, arrive, Move(2, 255, 10), arrive, arrive, Move(1, 6, 4)},
            Header(1, 5, 0, 10) + "0123456789" + Header(1, 6, 0, 4) + "0123" + Header(1, 7, 0, 0)),
       // Announced, accepted, refused.
-      Seed({Step(1, 5, 100), arrive, arrive, arrive, Step(1, 5, 1), arrive},
+      Seed({Move(1, 5, 100), arrive, arrive, arrive, Move(1, 5, 1), arrive},
            Header(2, 5, 1, 100) + Header(5, 0, 1, 100) + std::string(100, 'x') + Header(2, 5, 2, 100)),
       // This rank's own long messages.
-      Seed({Step(0, 5, 100'000), Step(0, 5, 100'000), Step(0, 5, 10), Step(1, 5, 1), arrive, arrive, arrive},
+      Seed({Move(0, 5, 100'000), Move(0, 5, 100'000), Move(0, 5, 10), Move(1, 5, 1), arrive, arrive, arrive},
            Header(3, 0, 1, 0) + Header(4, 0, 2, 5) + Header(6, 0, 0, 138)),
   };
 }
