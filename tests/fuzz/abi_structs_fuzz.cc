@@ -3,9 +3,11 @@
 //
 //   input = kind:u8 nulls:u8 struct_size:u16 fields
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
-#include "absl/types/span.h"
+#include "base/device/tensor_view.h"
 #include "capi/error.h"
 #include "capi/reducer_options.h"
 #include "tests/fuzz/fuzz.h"
@@ -74,15 +76,20 @@ void ReadParameters(uint8_t nulls, fuzz::Input* input) {
   const size_t stride = rows.size();
   rows.resize(2 * stride);
   std::memcpy(rows.data() + stride, rows.data(), stride);
-  static const int64_t extents[8] = {4, 3, 2, 1, 1, 1, 1, 1};
+  static const auto extents = [] {
+    std::array<int64_t, TensorView::kMaxRank> made;
+    made.fill(1);
+    made[0] = 4;
+    return made;
+  }();
   for (int i = 0; i < 2; ++i) {
     auto* const row = rows.data() + i * stride;
     const auto set = [&](size_t offset, const void* pointer) {
       if (offset + sizeof(pointer) <= stride) std::memcpy(row + offset, &pointer, sizeof(pointer));
     };
     set(offsetof(lockstep_parameter, name), nulls & 1 ? nullptr : "p");
-    set(offsetof(lockstep_parameter, shape), nulls & 2 ? nullptr : extents);
-    set(offsetof(lockstep_parameter, strides), nulls & 4 ? nullptr : extents);
+    set(offsetof(lockstep_parameter, shape), nulls & 2 ? nullptr : extents.data());
+    set(offsetof(lockstep_parameter, strides), nulls & 4 ? nullptr : extents.data());
   }
   const auto table = capi::ToParameters(reinterpret_cast<const lockstep_parameter*>(rows.data()), 2);
   fuzz::CheckCode(table.status(), {Code::kInvalidArgument, Code::kUnimplemented});
