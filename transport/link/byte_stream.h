@@ -34,7 +34,7 @@ class ByteStream {
   // there, -EBADMSG when what arrived is not what the peer sent.
   virtual ssize_t Read(const iovec* pieces, int count) = 0;
 
-  // After -EBADMSG: what is wrong with what arrived.
+  // What is wrong with what arrived: after -EBADMSG, and perhaps at the end of the stream.
   virtual std::string Defect() const { return ""; }
 
   // Of how many of the last bytes written the memory may not be used again yet. 0 for a stream that copies. Asks the system

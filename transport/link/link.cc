@@ -26,7 +26,10 @@ size_t Total(const iovec* pieces, int count) {
 // Whatever the errno: the connection is gone. 0 stands for the end of the stream.
 absl::Status Cause(const ByteStream& stream, ssize_t error) {
   if (error == EBADMSG) return absl::DataLossError(stream.Defect());
-  if (error == 0 || error == EPIPE) return absl::UnavailableError("connection closed by peer");
+  if (error == 0 || error == EPIPE) {
+    const std::string defect = stream.Defect();
+    return absl::UnavailableError(absl::StrCat("connection closed by peer", defect.empty() ? "" : ": ", defect));
+  }
   return absl::UnavailableError(ErrnoStatus(static_cast<int>(error), "connection lost").message());
 }
 

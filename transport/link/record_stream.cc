@@ -178,19 +178,19 @@ ssize_t RecordReader::Read(const iovec* pieces, int count) {
 }
 
 ssize_t RecordReader::OpenRecord(size_t asked_bytes) {
-  if (!defect_.empty()) return -EBADMSG;
+  if (result_ <= 0) return result_;
   if (begin_ == end_) begin_ = end_ = 0;
   if (const ssize_t filled = Fill(begin_ + kRecordHeaderBytes, asked_bytes); filled <= 0) return filled;
   uint32_t bytes, key;
   uint64_t number;
   LoadLittleEndians(buffer_.data() + begin_, &bytes, &key, &number);
   const auto fail_altered = [this] {
-    return Fail(absl::StrCat("record ", sequence_.number(), " was altered, or is not from this connection"));
+    return Fail(-EBADMSG, absl::StrCat("record ", sequence_.number(), " was altered, or is not from this connection"));
   };
   if (bytes < 1 || bytes > kRecordPayloadBytesMax) return fail_altered();
   if (number != sequence_.number()) {
-    return Fail(absl::StrCat("record ", number, " came where ", sequence_.number(),
-                             " was due: lost, repeated or out of order"));
+    return Fail(-EBADMSG, absl::StrCat("record ", number, " came where ", sequence_.number(),
+                                       " was due: lost, repeated or out of order"));
   }
   if (const ssize_t filled = Fill(begin_ + bytes + kRecordOverheadBytes, asked_bytes); filled <= 0) return filled;
   unsigned char* const header = buffer_.data() + begin_;
@@ -220,16 +220,17 @@ ssize_t RecordReader::Fill(size_t end, size_t asked_bytes) {
   while (end_ < end) {
     const iovec place = {buffer_.data() + end_, room - end_};
     const ssize_t read = stream_->Read(&place, 1);
-    if (read == 0 && end_ > 0) return Fail(absl::StrCat("cut inside record ", sequence_.number()));
+    if (read == 0 && end_ > 0) return Fail(0, absl::StrCat("cut inside record ", sequence_.number()));
     if (read <= 0) return read;
     end_ += static_cast<size_t>(read);
   }
   return 1;
 }
 
-ssize_t RecordReader::Fail(std::string defect) {
+ssize_t RecordReader::Fail(ssize_t result, std::string defect) {
+  result_ = result;
   defect_ = std::move(defect);
-  return -EBADMSG;
+  return result;
 }
 
 }  // namespace lockstep

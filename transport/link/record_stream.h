@@ -11,7 +11,8 @@
 //   secret_0 = Channel::Export     secret_(n+1) = HKDF-Expand(secret_n, "next", 48)
 //   key_n = HKDF-Expand(secret_n, "key", 32), the base of its nonces HKDF-Expand(secret_n, "iv", 12)
 //
-// A stream that is cut between two records ends as one that was closed does: either is an error to whoever waits for a message.
+// A stream that is cut between two records ends as one that was closed does, or whose writer died: all are errors to whoever waits for a
+// message. One that is cut inside a record says so.
 
 #ifndef TRANSPORT_LINK_RECORD_STREAM_H_
 #define TRANSPORT_LINK_RECORD_STREAM_H_
@@ -125,7 +126,8 @@ class RecordReader final : public ByteStream {
                uint64_t records_per_key = kRecordsPerKey);
 
   ssize_t Write(const iovec* pieces, int count) override;  // -EBADF
-  // -EBADMSG for a record that is not genuine, and from then on: nothing of it was put into the pieces, and Defect() says what is wrong.
+  // -EBADMSG for a record that is not genuine, and from then on: nothing of it was put into the pieces, and Defect() says what is
+  // wrong. 0 with a Defect() for a stream that is cut inside a record.
   ssize_t Read(const iovec* pieces, int count) override;
   std::string Defect() const override { return defect_; }
 
@@ -134,10 +136,12 @@ class RecordReader final : public ByteStream {
   ssize_t OpenRecord(size_t asked_bytes);
   // Reads on to this end of what is in the buffer. 1, or what Read is to return.
   ssize_t Fill(size_t end, size_t asked_bytes);
-  ssize_t Fail(std::string defect);
+  // From now on Read returns `result`.
+  ssize_t Fail(ssize_t result, std::string defect);
 
   const std::unique_ptr<ByteStream> stream_;
   RecordSequence sequence_;
+  ssize_t result_ = 1;  // of Fail
   std::string defect_;
   // [opened_begin_, opened_end_) is opened and not given away. [begin_, end_) is what has arrived behind it.
   std::vector<unsigned char> buffer_;

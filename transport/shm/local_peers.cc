@@ -210,6 +210,7 @@ void LocalPeers::FailOwn(Peer* peer, const absl::Status& why) {
   peer->own = Own::kFailed;
   peer->own_status = why;
   peer->own_socket.reset();
+  peer->own_channel = nullptr;
   Settle(peer);
 }
 

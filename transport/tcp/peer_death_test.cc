@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -25,10 +27,16 @@ namespace {
 
 using Code = absl::StatusCode;
 
+TcpTransportOptions SecuredOptions(int rank, SecurityLevel level) {
+  TcpTransportOptions options = TestOptions(rank, 2);
+  options.credentials = TestCredentials(level);
+  return options;
+}
+
 // Rank 1 of two: a child that sends one byte on channel 0 to the parent and drives its transport until it is killed.
 // With `grandchild`, it first forks one that sleeps, as a data loader might, and sends its process id.
-[[noreturn]] void RunChild(int address_pipe, const SocketAddress& parent, bool grandchild) {
-  absl::StatusOr<std::unique_ptr<TcpTransport>> transport = TcpTransport::Create(TestOptions(1, 2));
+[[noreturn]] void RunChild(int address_pipe, const SocketAddress& parent, bool grandchild, SecurityLevel level) {
+  absl::StatusOr<std::unique_ptr<TcpTransport>> transport = TcpTransport::Create(SecuredOptions(1, level));
   if (!transport.ok() || !(*transport)->SetPeers({parent, (*transport)->address()}).ok()) _exit(1);
   const std::string address = (*transport)->address().ToString() + "\n";
   if (write(address_pipe, address.data(), address.size()) != static_cast<ssize_t>(address.size())) _exit(2);
@@ -52,17 +60,18 @@ using Code = absl::StatusCode;
   _exit(3);
 }
 
-class PeerDeathTest : public testing::TestWithParam<bool> {};
+class PeerDeathTest : public testing::TestWithParam<std::tuple<bool, SecurityLevel>> {};
 
 // The peer is killed while the survivor waits for its message. Its sockets close with it, whoever else has a copy.
 TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto survivor, TcpTransport::Create(TestOptions(0, 2)));
+  const auto [with_grandchild, level] = GetParam();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto survivor, TcpTransport::Create(SecuredOptions(0, level)));
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
   const SocketAddress own = survivor->address();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
-  if (child == 0) RunChild(pipes[1], own, GetParam());
+  if (child == 0) RunChild(pipes[1], own, with_grandchild, level);
   close(pipes[1]);
   std::string address;
   for (char c; read(pipes[0], &c, 1) == 1 && c != '\n';) address += c;
@@ -80,7 +89,7 @@ TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
   ASSERT_TRUE(Await(survivor.get(), [&] { return second.done(); }));
   EXPECT_THAT(first.status, IsOk());
   EXPECT_THAT(second.status, IsOk());
-  EXPECT_EQ(grandchild != 0, GetParam());
+  EXPECT_EQ(grandchild != 0, with_grandchild);
 
   const auto killed = Deadline::Clock::now();
   ASSERT_EQ(kill(child, SIGKILL), 0);
@@ -97,8 +106,13 @@ TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
-INSTANTIATE_TEST_SUITE_P(AndItsChild, PeerDeathTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Lives" : "IsNone"; });
+INSTANTIATE_TEST_SUITE_P(AndItsChild, PeerDeathTest,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(SecurityLevel::kNone, SecurityLevel::kEncrypt)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) ? "Lives_" : "IsNone_") +
+                                  Name(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace lockstep

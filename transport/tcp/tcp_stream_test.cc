@@ -47,6 +47,8 @@ class PipeEnd final : public ByteStream {
     return static_cast<ssize_t>(read);
   }
 
+  std::string Defect() const override { return pipe_->when_empty == -EBADMSG ? "a defect" : ""; }
+
  private:
   Pipe* const pipe_;
 };
@@ -116,6 +118,19 @@ TEST_F(StripedStreamTest, TheEndComesAfterWhatIsThere) {
   EXPECT_EQ(target->Read(&piece, 1), 0);
   for (Pipe& pipe : pipes_) pipe.when_empty = -ECONNRESET;
   EXPECT_EQ(target->Read(&piece, 1), -ECONNRESET);
+}
+
+// No event tells of it later.
+TEST_F(StripedStreamTest, WhatIsNotGenuineIsToldAtOnce) {
+  const auto source = End();
+  const auto target = End();
+  EXPECT_EQ(Write(source.get(), std::string(15, 'x')), 15);
+  pipes_[1].held.clear();
+  pipes_[1].when_empty = -EBADMSG;
+  char bytes[40];
+  const iovec piece = {bytes, sizeof(bytes)};
+  EXPECT_EQ(target->Read(&piece, 1), -EBADMSG);
+  EXPECT_EQ(target->Defect(), "a defect");
 }
 
 }  // namespace
