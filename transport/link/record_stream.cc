@@ -12,7 +12,6 @@
 #include "transport/net/little_endian.h"
 #include "transport/posting.h"
 #include "transport/secure/hkdf.h"
-#include "transport/secure/openssl.h"
 
 namespace lockstep {
 namespace {
@@ -69,7 +68,7 @@ RecordSequence::RecordSequence(SecurityLevel level, const RecordSecret& secret, 
 }
 
 void RecordSequence::MakeCipher() {
-  auto cipher = RecordCipher::Create(Backend(), mode_, secret_.Key(), OpenSslLibrary());
+  auto cipher = RecordCipher::Create(Backend(), mode_, secret_.Key());
   LOCKSTEP_CHECK(cipher.ok()) << cipher.status();  // this one has worked before
   cipher_ = *std::move(cipher);
 }

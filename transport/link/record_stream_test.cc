@@ -241,9 +241,11 @@ TEST_P(RecordStreamTest, EveryFlippedBitIsFound) {
     Restart();
     wire_.bytes = good;
     wire_.bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    wire_.closed = true;  // a record that claims to be longer than what there is
+    wire_.closed = true;
     std::string target(10, '-');
-    ASSERT_EQ(Read(&target), -EBADMSG) << bit;
+    // The end of the stream where a record claims to be longer than what there is.
+    const ssize_t read = Read(&target);
+    ASSERT_TRUE(read == -EBADMSG || read == 0) << bit;
     EXPECT_THAT(reader_->Defect(),
                 testing::AnyOf(testing::HasSubstr("record 0 was altered, or is not from this connection"),
                                testing::HasSubstr(" came where 0 was due"), testing::HasSubstr("cut inside record 0")));

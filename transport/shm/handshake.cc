@@ -100,8 +100,6 @@ std::string EncodeAnswer(const absl::Status& answer) {
   return bytes;
 }
 
-bool IsAnswer(absl::string_view bytes) { return LittleEndianReader(bytes).Take<uint32_t>() == kAnswerMagic; }
-
 absl::Status DecodeAnswer(absl::string_view bytes) {
   LittleEndianReader decoder(bytes);
   const absl::Status malformed = absl::FailedPreconditionError("whoever listens there is no Lockstep peer");

@@ -74,8 +74,6 @@ absl::Status JudgeHello(const ShmHello& hello, const ShmExpectation& expected);
 
 // Texts longer than a message are cut.
 std::string EncodeAnswer(const absl::Status& answer);
-// Whether it begins as an answer does.
-bool IsAnswer(absl::string_view bytes);
 // What the peer answered; FAILED_PRECONDITION when these bytes are no answer.
 absl::Status DecodeAnswer(absl::string_view bytes);
 

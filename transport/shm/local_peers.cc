@@ -172,9 +172,6 @@ void LocalPeers::Secure(Peer* peer, Rank rank) {
     return;
   }
   if (!received.ok()) return FailOwn(peer, received.status());
-  // A listener without descriptors, or of an earlier version, answers at once.
-  const absl::Status answer = DecodeAnswer(message.bytes);
-  if (IsAnswer(message.bytes) && !answer.ok()) return FailOwn(peer, Annotate(answer, "it turned us away"));
   std::string to_send, plain;
   absl::Status status = peer->own_channel->Receive(message.bytes, &plain, &to_send);
   if (!to_send.empty()) status.Update(SendToNew(peer->own_socket.get(), to_send));
@@ -238,7 +235,7 @@ void LocalPeers::AcceptSome() {
     }
     // Out of descriptors, most likely. Whoever it is need not wait in vain.
     refusals_.Note(Refusal::kCrowded, "somebody", refusal.message());
-    (void)SendUnix(socket->get(), EncodeAnswer(refusal), {});
+    (void)SendUnix(socket->get(), NoDescriptorsPreamble(Purpose::kLocal), {});
     socket->reset();
     spare_ = CopyOf(events_);
   }
@@ -284,7 +281,7 @@ bool LocalPeers::ReadHello(HalfOpenPeer* half_open) {
     if (absl::IsUnavailable(received.status())) return true;  // it gave up
     if (!received.ok()) {
       refusals_.Note(Refusal::kBroken, half_open->source, received.status().message());
-      (void)SendUnix(half_open->socket.get(), EncodeAnswer(received.status()), {});
+      if (half_open->channel->ready()) (void)SendUnix(half_open->socket.get(), EncodeAnswer(received.status()), {});
       return true;
     }
     if (half_open->channel->ready()) {

@@ -3,7 +3,11 @@
 
 #include "transport/shm/shm_transport.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -21,6 +25,7 @@
 #include "base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 #include "tests/transport_conformance.h"
 #include "tests/transport_testing.h"
 #include "transport/net/unix_socket.h"
@@ -244,6 +249,36 @@ TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
     ExpectExchange(0, 1);
     ExpectExchange(1, 0);
   }
+}
+
+TEST_F(ShmTransportTest, WhoHasNotShakenHandsMakesWayOrIsToldThatThereIsNoDescriptor) {
+  Create(2);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<UniqueFd> taken;
+  const auto take_all = [&] {
+    EXPECT_THAT(Limit(RLIMIT_NOFILE, 256), IsOk());
+    for (int copy; (copy = dup(0)) >= 0;) taken.emplace_back(copy);
+    EXPECT_EQ(errno, EMFILE);
+  };
+  UnixMessage message;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd alone, ConnectUnix(address.name));
+  take_all();
+  EXPECT_TRUE(DriveAll([&] { return ReceiveUnix(alone.get(), &message).value_or(false); }));
+  EXPECT_EQ(message.bytes, NoDescriptorsPreamble(Purpose::kLocal));
+  taken.clear();
+
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd silent, ConnectUnix(address.name));
+  for (int i = 0; i < 1000; ++i) rank(0)->Progress();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd next, ConnectUnix(address.name));
+  take_all();
+  EXPECT_TRUE(DriveAll([&] { return absl::IsUnavailable(ReceiveUnix(silent.get(), &message).status()); }));
+  taken.clear();
+  EXPECT_THAT(Limit(RLIMIT_NOFILE, before.rlim_cur), IsOk());
+  EXPECT_THAT(ReceiveUnix(next.get(), &message), IsOkAndHolds(false)) << "it still has its time";
+  EXPECT_EQ(rank(0)->refusals().count(Refusal::kCrowded), 2);
+  ExpectExchange(0, 1);
 }
 
 TEST_F(ShmTransportTest, RanksWithOtherSecretsOrLevelsDoNotShareMemory) {
