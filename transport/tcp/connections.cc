@@ -411,6 +411,10 @@ std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection, Link
   std::vector<std::unique_ptr<ByteStream>> streams;
   for (const OpenSocket& open : connection->sockets) {
     const absl::optional<RecordSecret>& secret = sends ? open.send : open.receive;
+    if (zero_copy && secret.has_value()) {
+      LOCKSTEP_LOG(kInfo) << "tcp transport: no zero-copy sends to rank " << connection->send->peer()
+                          << ": they go in records";
+    }
     if (zero_copy && !secret.has_value()) {
       streams.push_back(std::make_unique<ZeroCopyStream>(open.socket, &connection->ended));
       continue;
