@@ -1,5 +1,6 @@
 #include "transport/tcp/acceptor.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
 
@@ -19,6 +19,12 @@ constexpr uint64_t kListenerId = 0;
 constexpr int kAcceptedPerPoll = 16;
 constexpr int kAdvancedPerPoll = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
+
+// Without a descriptor to give, accept fails whether there is a connection or not.
+bool SomebodyWaits(int listener) {
+  pollfd event = {listener, POLLIN, 0};
+  return poll(&event, 1, 0) > 0;
+}
 
 // What a refused peer has sent: a socket that is closed with unread data resets the connection.
 void Discard(int socket) {
@@ -88,11 +94,13 @@ void Acceptor::AcceptSome() {
     if (socket.ok() && !socket->valid()) return;
     if (socket.ok()) {
       Admit(*std::move(socket), peer);
+    } else if (!SomebodyWaits(listener_.get())) {
+      return;
     } else if (const auto crowded = half_open_.Crowded()) {
       Drop(*crowded, Refusal::kCrowded, socket.status().message());
     } else {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
-      LOCKSTEP_LOG(kWarning) << "tcp listener " << address_.ToString() << ": " << socket.status().message();
+      refusals_.Note(Refusal::kCrowded, "somebody", socket.status().message());
       accept_again_ = Deadline::After(kAcceptPause);
       (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), 0, kListenerId);
       return;
@@ -142,9 +150,12 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
   }
   if (!there.ok()) {
     // Who closes it gives it up, perhaps because it crossed one of ours: no cause for a warning.
-    if (!absl::IsPermissionDenied(there.status())) return Outcome::kDropped;
-    refusals_.Note(opening->channel().refusal(), pending->peer.ToString(), there.status().message());
-    Discard(socket);
+    const bool refused = absl::IsPermissionDenied(there.status());
+    if (refused || absl::IsDataLoss(there.status())) {
+      refusals_.Note(refused ? opening->channel().refusal() : Refusal::kBroken, pending->peer.ToString(),
+                     there.status().message());
+      Discard(socket);
+    }
     return Outcome::kDropped;
   }
   if (!*there) return Outcome::kWaiting;
