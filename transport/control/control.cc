@@ -283,7 +283,7 @@ class Search {
       other_job_ = absl::StrCat("; ", attempt.status.message());
     } else if (record->world != tried_world_ && (!can_ask || attempt.refusal != Refusal::kCount)) {
       other_job_ = absl::StrCat("; there is a rank 0 (host ", record->host, ", pid ", record->pid,
-                                "), of another job or with another secret");
+                                "), of another job, or with another secret or level");
     }
     return std::move(attempt.welcomed);
   }
