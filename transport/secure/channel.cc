@@ -1,6 +1,7 @@
 #include "transport/secure/channel.h"
 
 #include <openssl/err.h>
+#include <openssl/rand.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
@@ -130,6 +131,8 @@ SSL_CTX* NewContext(const SSL_METHOD* method, Configure configure) {
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+  // The world's secret is said over a channel: nothing of it is left in buffers.
+  SSL_CTX_set_options(context, SSL_OP_CLEANSE_PLAINTEXT);
   configure(context);
   return context;
 }
@@ -139,6 +142,8 @@ SSL_CTX* NewContext(const SSL_METHOD* method, Configure configure) {
 Channel::Tls::Tls(Purpose purpose, Side side, const Credentials& credentials)
     : identity(Identity(purpose, credentials.level)) {
   HkdfExpand(credentials.secret->bytes(), identity, psk, sizeof(psk));
+  // In a forked child, where the secret is gone: a key that nobody has, rather than one that all such children have.
+  if (!credentials.secret->usable()) LOCKSTEP_CHECK(RAND_bytes_ex(OpenSslLibrary(), psk, sizeof(psk), 0) == 1);
   static SSL_CTX* const client = NewContext(TLS_client_method(), [](SSL_CTX* context) {
     // A server that does not know the key answers with a certificate, which is refused, as nobody is trusted.
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
@@ -322,6 +327,7 @@ absl::Status Channel::Open(std::string* plain) {
     const int bytes = SSL_read(tls_->ssl, piece, sizeof(piece));
     if (bytes > 0) {
       plain->append(piece, static_cast<size_t>(bytes));
+      OPENSSL_cleanse(piece, static_cast<size_t>(bytes));
       continue;
     }
     switch (SSL_get_error(tls_->ssl, bytes)) {
