@@ -56,7 +56,7 @@ _PROGRAMS = ["*_test.cc", "*_benchmark.cc", "*_main.cc"]
 _ROOMS = {
     "base": ["", "types", "device", "device/cuda"],
     "kernels": ["", "cpu", "cuda"],
-    "transport": ["", "net", "secure", "exchange", "link", "loopback", "store", "control", "tcp", "shm", "ofi", "nccl"],
+    "transport": ["net", "secure", "", "exchange", "link", "loopback", "store", "control", "tcp", "shm", "ofi", "nccl"],
     "comm": [
         "schedule",
         "topology",
