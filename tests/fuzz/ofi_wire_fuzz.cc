@@ -1,4 +1,4 @@
-// Notices of the libfabric transport and what is in them: handshakes, grants, refusals.
+// Notices of the libfabric transport and what is in them: hellos, handshakes, answers, grants, refusals.
 
 #include "tests/fuzz/fuzz.h"
 #include "transport/ofi/wire.h"
@@ -6,17 +6,22 @@
 namespace lockstep {
 namespace {
 
-OfiHandshake Own() {
-  OfiHandshake own;
-  own.token = 0x12345678;
-  own.world_size = 3;
-  own.target = 1;
-  own.chunk_bytes = 65536;
-  own.world_id = 42;
-  own.job_id = "job";
-  own.provider = "tcp;ofi_rxm";
-  own.address = std::string("\x02\x00\x11\x3b\x0a\x00\x00\x07", 8);
-  return own;
+OfiHandshake HandshakeOf(uint32_t source, uint32_t target) {
+  OfiHandshake handshake;
+  handshake.token = 0x123456789abcdef0;
+  handshake.world_id = 42;
+  handshake.source = source;
+  handshake.world_size = 3;
+  handshake.target = target;
+  handshake.chunk_bytes = 65536;
+  handshake.job_id = "job";
+  handshake.provider = "tcp;ofi_rxm";
+  return handshake;
+}
+OfiHandshake Own() { return HandshakeOf(1, 2); }
+
+void CheckAllocated(const fuzz::Allocations& allocations, absl::string_view input) {
+  LOCKSTEP_CHECK(allocations.bytes() <= 4 * input.size() + 256) << allocations.bytes() << " bytes allocated";
 }
 
 void CheckRefusal(const OfiRefusal& refusal) {
@@ -28,24 +33,26 @@ void CheckRefusal(const OfiRefusal& refusal) {
   LOCKSTEP_CHECK(again.verdict == refusal.verdict && again.detail == refusal.detail);
 }
 
+void ReadHello(absl::string_view input) {
+  OfiHello hello;
+  const fuzz::Allocations allocations;
+  const bool ours = DecodeOfiHello(input, &hello);
+  CheckAllocated(allocations, input);
+  if (!ours || hello.version != kOfiProtocolVersion) return;
+  LOCKSTEP_CHECK(hello.address.size() <= kOfiAddressBytesMax && EncodeOfiHello(hello) == input);
+}
+
 void ReadHandshake(uint32_t source, absl::string_view input) {
   OfiHandshake handshake;
   const fuzz::Allocations allocations;
   const bool ours = DecodeOfiHandshake(input, &handshake);
-  LOCKSTEP_CHECK(allocations.bytes() <= 4 * input.size() + 256) << allocations.bytes() << " bytes allocated";
+  CheckAllocated(allocations, input);
   if (!ours) return;
-  if (handshake.version == kOfiProtocolVersion) {
-    OfiHandshake again;
-    LOCKSTEP_CHECK(DecodeOfiHandshake(EncodeOfiHandshake(handshake), &again));
-    LOCKSTEP_CHECK(again.token == handshake.token && again.world_size == handshake.world_size &&
-                   again.target == handshake.target && again.chunk_bytes == handshake.chunk_bytes &&
-                   again.world_id == handshake.world_id && again.job_id == handshake.job_id &&
-                   again.provider == handshake.provider && again.address == handshake.address);
-  }
-  const OfiRefusal refusal = CheckOfiHandshake(handshake, source, Own(), Rank(1));
+  LOCKSTEP_CHECK(EncodeOfiHandshake(handshake) == input);
+  const OfiRefusal refusal = CheckOfiHandshake(handshake, source, Own());
   if (refusal.verdict != OfiVerdict::kAccepted) return CheckRefusal(refusal);
-  LOCKSTEP_CHECK(source < Own().world_size && source != 1 && handshake.job_id == Own().job_id &&
-                 handshake.world_id == Own().world_id);
+  LOCKSTEP_CHECK(handshake.source == source && source < Own().world_size && source != Own().source &&
+                 handshake.job_id == Own().job_id && handshake.world_id == Own().world_id);
 }
 
 void ReadNotice(absl::string_view input) {
@@ -57,7 +64,10 @@ void ReadNotice(absl::string_view input) {
   LOCKSTEP_CHECK(absl::string_view(reinterpret_cast<const char*>(encoded), kOfiNoticeBytes) ==
                  input.substr(0, kOfiNoticeBytes));
   const absl::string_view payload = input.substr(kOfiNoticeBytes);
-  ReadHandshake(notice.source, payload);
+  ReadHello(payload);
+  ReadHandshake(notice.number, payload);
+  OfiAnswer answer;
+  if (DecodeOfiAnswer(payload, &answer)) LOCKSTEP_CHECK(EncodeOfiAnswer(answer) == payload);
   if (payload.size() == kOfiRefusalBytes) CheckRefusal(DecodeOfiRefusal(bytes + kOfiNoticeBytes));
   if (payload.size() == kOfiGrantBytes) {
     unsigned char grant[kOfiGrantBytes];
@@ -71,19 +81,25 @@ void ReadNotice(absl::string_view input) {
 std::vector<std::string> fuzz::Seeds() {
   OfiNotice notice;
   notice.token = Own().token;
-  notice.source = 2;
-  notice.number = 5;
+  notice.number = 2;
   notice.expected = 4;
   unsigned char bytes[kOfiNoticeBytes];
   EncodeOfiNotice(notice, bytes);
   const std::string head(reinterpret_cast<const char*>(bytes), kOfiNoticeBytes);
-  OfiHandshake newer = Own();
+  OfiHello hello;
+  hello.address = std::string("\x02\x00\x11\x3b\x0a\x00\x00\x07", 8);
+  hello.flight = "flight";
+  OfiHello newer = hello;
   newer.version = kOfiProtocolVersion + 1;
   unsigned char grant[kOfiGrantBytes];
   EncodeOfiGrant({1 << 20, 7, 65536, 16}, grant);
   unsigned char refusal[kOfiRefusalBytes];
   EncodeOfiRefusal({OfiVerdict::kOtherRank, 2}, refusal);
-  return {head, head + EncodeOfiHandshake(Own()), head + EncodeOfiHandshake(newer),
+  return {head,
+          head + EncodeOfiHello(hello),
+          head + EncodeOfiHello(newer),
+          head + EncodeOfiHandshake(HandshakeOf(2, 1)),
+          head + EncodeOfiAnswer({{OfiVerdict::kAccepted, 0}, 5}),
           head + std::string(reinterpret_cast<const char*>(grant), kOfiGrantBytes),
           head + std::string(reinterpret_cast<const char*>(refusal), kOfiRefusalBytes)};
 }
