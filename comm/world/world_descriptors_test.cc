@@ -46,7 +46,7 @@ constexpr int kHindered = 1;
 constexpr std::chrono::milliseconds kAtOnce(8'000);
 constexpr int kPlenty = 40;  // more than a world of three takes
 // A store's server that serves its own process: a listener, epoll, its event, a spare one, both ends of a connection.
-constexpr int kOfAServer = 6;
+constexpr int kOfAServer = 7;
 
 Deadline Soon() { return Deadline::AfterMs(40'000); }
 
