@@ -45,7 +45,8 @@ constexpr int kHindered = 1;
 // In which nobody is to wait for what cannot come, and far from the time that worlds have to form.
 constexpr std::chrono::milliseconds kAtOnce(8'000);
 constexpr int kPlenty = 40;  // more than a world of three takes
-// A store's server that serves its own process: a listener, epoll, its event, a spare one, both ends of a connection.
+// A store's server that serves its own process: a listener, where it hands out its secret, epoll, its event, a spare one, both ends of a
+// connection.
 constexpr int kOfAServer = 7;
 
 Deadline Soon() { return Deadline::AfterMs(40'000); }

@@ -57,13 +57,12 @@ void ReadHello(absl::string_view input) {
   if (!prefix.ours || body.size() > kHelloBodyBytesMax || !DecodeHelloBody(body, &hello)) return;
   LOCKSTEP_CHECK(hello.job_id.size() <= kJobIdBytesMax && hello.socket < hello.sockets);
   LOCKSTEP_CHECK(hello.source.value() >= 0 && hello.target.value() >= 0);
-  if (hello.authentication.size() <= 1024) {
-    LOCKSTEP_CHECK(EncodeHello(hello).substr(kHelloPrefixBytes) == body) << "not what was decoded";
-  }
-  const Answer answer = JudgeHello(hello, Self(), kSockets);
+  LOCKSTEP_CHECK(EncodeHello(hello).substr(kHelloPrefixBytes) == body) << "not what was decoded";
+  const Answer answer = JudgeHello(hello, Self(), kSockets, /*records=*/false);
   if (answer.verdict == Verdict::kAccepted) {
     const Hello ours = OurHello();
-    LOCKSTEP_CHECK(hello.job_id == ours.job_id && hello.world_id == ours.world_id && hello.target == ours.target);
+    LOCKSTEP_CHECK(hello.job_id == ours.job_id && hello.world_id == ours.world_id && hello.target == ours.target &&
+                   !hello.records);
     LOCKSTEP_CHECK(hello.source.value() < Self().size && hello.source != Self().rank);
   }
   CheckAnswer(answer, hello);
@@ -82,7 +81,7 @@ std::vector<std::string> fuzz::Seeds() {
   Hello other = OurHello();
   other.job_id = "";
   other.socket = 1;
-  other.authentication = "who I am";
+  other.records = true;
   seeds.push_back(EncodeHello(other));
   for (const Verdict verdict :
        {Verdict::kAccepted, Verdict::kOtherVersion, Verdict::kAborted, Verdict::kOtherSockets}) {
