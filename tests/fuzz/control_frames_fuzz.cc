@@ -7,6 +7,7 @@
 #include "base/error_info.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/control/control_protocol.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
@@ -73,7 +74,8 @@ std::vector<std::string> fuzz::Seeds() {
   const absl::Status error = WithFailedRank(absl::AbortedError("rank 1 (host b, pid 71) died"), 1);
   const std::vector<Message> messages = {
       hello,
-      Welcome{42, 30000, member},
+      Welcome{42, 30000, member, nullptr},
+      Welcome{42, 30000, member, Secret::FromBytes(std::string(Secret::kBytes, 's')).value()},
       Reject{RejectReason::kOtherWorld, absl::UnavailableError("another world")},
       Join{member, {{"chunk_bytes", "262144"}, {"algorithm", ""}}},
       Joined{{member, member}},

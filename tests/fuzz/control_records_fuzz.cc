@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "transport/control/control_protocol.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +18,7 @@ void ReadCoordinatorRecord(absl::string_view text) {
   const std::string encoded = control::EncodeCoordinatorRecord(*record);
   const auto again = control::DecodeCoordinatorRecord(encoded);
   LOCKSTEP_CHECK(again.ok() && again->address == record->address && again->world == record->world &&
-                 again->host == record->host)
+                 again->host == record->host && (again->secret == nullptr) == (record->secret == nullptr))
       << encoded;
 }
 
@@ -46,6 +47,7 @@ std::vector<std::string> fuzz::Seeds() {
   coordinator.host = "a host";
   control::CoordinatorRecord v6 = coordinator;
   v6.address = *SocketAddress::Parse("[::1]:4411");
+  v6.secret = Secret::FromBytes(std::string(Secret::kBytes, 's')).value();
   control::FailureRecord failure;
   failure.seconds = 1764200000;
   failure.attempt = 2;
