@@ -296,17 +296,17 @@ TEST(FailureRecord, SurvivesTheStore) {
 }
 
 TEST(FailureRecord, AnythingElseIsInvalid) {
-  for (const char* text : {"", "x", "lockstep-failed", "lockstep-failed 5 10 2 1-2", "lockstep-failed x 10 2 1-2 why",
-                           "lockstep-failed 5 0 2 1-2 why", "lockstep-failed 5 10 2 2-1 why",
-                           "lockstep-failed 5 10 2 -1-1 why", "lockstep-failed 5 10 x 1-2 why",
-                           "lockstep-failed 5 10 2 0-2000000000 why",
-                           // The last rank that there can be, behind which a counter has no number.
-                           "lockstep-failed 5 10 2 2147483647-2147483647 why",
-                           // Not sorted, or twice the same.
-                           "lockstep-failed 5 10 2 5-6,1-2 why", "lockstep-failed 5 10 2 1-2,2-3 why",
-                           // No codes of errors.
-                           "lockstep-failed 5 17 2 1-2 why", "lockstep-failed 5 -1 2 1-2 why",
-                           "lockstep-control 1 10.0.0.7:4411 5 71 host"}) {
+  for (const char* text :
+       {"", "x", "lockstep-failed", "lockstep-failed 5 10 2 1-2", "lockstep-failed x 10 2 1-2 why",
+        "lockstep-failed 5 0 2 1-2 why", "lockstep-failed 5 10 2 2-1 why", "lockstep-failed 5 10 2 -1-1 why",
+        "lockstep-failed 5 10 x 1-2 why", "lockstep-failed 5 10 2 0-2000000000 why",
+        // The last rank that there can be, behind which a counter has no number.
+        "lockstep-failed 5 10 2 2147483647-2147483647 why",
+        // Not sorted, or twice the same.
+        "lockstep-failed 5 10 2 5-6,1-2 why", "lockstep-failed 5 10 2 1-2,2-3 why",
+        // No codes of errors.
+        "lockstep-failed 5 17 2 1-2 why", "lockstep-failed 5 -1 2 1-2 why",
+        "lockstep-control 1 10.0.0.7:4411 5 71 host"}) {
     EXPECT_THAT(DecodeFailureRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
