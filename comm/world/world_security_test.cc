@@ -56,7 +56,7 @@ class WorldSecurityTest : public ::testing::Test {
 
   // A file with a secret made of one hex digit.
   static std::string SecretFile(char digit, mode_t mode = 0600) {
-    const std::string path = absl::StrCat(::testing::TempDir(), "/secret", getpid(), digit);
+    const std::string path = absl::StrCat(::testing::TempDir(), "/secret", getpid(), std::string(1, digit));
     (void)unlink(path.c_str());
     std::ofstream(path) << std::string(64, digit);
     EXPECT_EQ(chmod(path.c_str(), mode), 0);
