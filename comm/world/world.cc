@@ -197,18 +197,11 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const World
   return options;
 }
 
-bool StoreIsOnLoopback(const std::string& url) {
-  const absl::StatusOr<StoreUrl> parsed = ParseStoreUrl(url);
-  if (!parsed.ok() || parsed->scheme != StoreUrl::kTcp) return false;
-  const absl::StatusOr<SocketAddress> address =
-      SocketAddress::Parse(absl::StrCat(parsed->server.host, ":", parsed->server.port));
-  return parsed->server.host == "localhost" || (address.ok() && address->loopback());
-}
-
 WorldHosts HostsOf(const WorldSpec& spec) {
   // A store on loopback keeps everybody else out. Where rank 0 itself has chosen its address, it knows no more by it.
   const bool chosen_here = spec.exchange != ExchangeKind::kNone && spec.rank == Rank(0);
-  if (spec.local_size == spec.size || (!chosen_here && StoreIsOnLoopback(spec.store_url))) return WorldHosts::kOne;
+  const absl::StatusOr<StoreUrl> url = ParseStoreUrl(spec.store_url);
+  if (spec.local_size == spec.size || (!chosen_here && url.ok() && IsOnLoopback(*url))) return WorldHosts::kOne;
   return spec.local_size > 0 ? WorldHosts::kSeveral : WorldHosts::kUnknown;
 }
 

@@ -307,7 +307,11 @@ absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer) {
       case ENONET:
         continue;
       default:
-        return ErrnoStatus(errno, "accept");
+        const int error = errno;
+        // Without a free descriptor it fails whether a connection waits or not.
+        pollfd waiting = {listener, POLLIN, 0};
+        if (poll(&waiting, 1, 0) == 0) return UniqueFd();
+        return ErrnoStatus(error, "accept");
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "transport/net/unix_socket.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -57,7 +58,12 @@ absl::StatusOr<UniqueFd> AcceptUnix(int listener) {
     const int descriptor = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor >= 0) return UniqueFd(descriptor);
     if (errno == EAGAIN) return UniqueFd();
-    if (errno != EINTR && errno != ECONNABORTED) return ErrnoStatus(errno, "accept on a unix socket");
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    const int error = errno;
+    // Without a free descriptor it fails whether a connection waits or not.
+    pollfd waiting = {listener, POLLIN, 0};
+    if (poll(&waiting, 1, 0) == 0) return UniqueFd();
+    return ErrnoStatus(error, "accept on a unix socket");
   }
 }
 

@@ -288,11 +288,13 @@ absl::Status Channel::Refuse(Refusal refusal, absl::string_view why) {
 
 absl::Status Channel::Shake(std::string* to_send) {
   ERR_clear_error();
+  const size_t before = to_send->size();
   const int result = SSL_do_handshake(tls_->ssl);
   Drain(to_send);
   if (result != 1) {
     const int error = SSL_get_error(tls_->ssl, result);
     if (error == SSL_ERROR_WANT_READ) {
+      answered_ |= side_ == Side::kListens && to_send->size() > before;
       if (taken_ < kHandshakeBytesMax) return absl::OkStatus();
       return Refuse(Refusal::kTooLong, "");
     }

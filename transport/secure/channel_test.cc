@@ -286,6 +286,21 @@ TEST(ChannelTest, NoAlteredHandshakeEndsWell) {
 }
 
 // What one end said to another once is worth nothing to a third.
+TEST(ChannelTest, IsPromisingOnceTheFirstFlightProvesTheSecret) {
+  for (const char fill : {'s', 't'}) {
+    End connects(Purpose::kData, Side::kConnects, Secured(fill));
+    End listens(Purpose::kData, Side::kListens, Secured('s'));
+    const std::string first = connects.channel.Start();
+    for (const char byte : first) {
+      EXPECT_FALSE(listens.channel.promising());
+      (void)listens.Take(std::string(1, byte));
+      if (!listens.status.ok()) break;
+    }
+    EXPECT_EQ(listens.channel.promising(), fill == 's');
+    EXPECT_FALSE(listens.channel.ready());
+  }
+}
+
 TEST(ChannelTest, AReplayedHandshakeIsRefused) {
   End connects(Purpose::kData, Side::kConnects, Secured('s'));
   End listens(Purpose::kData, Side::kListens, Secured('s'));

@@ -8,6 +8,12 @@
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
+namespace {
+
+// In which a handshake between processes that mean it is over.
+constexpr std::chrono::seconds kStays{1};
+
+}  // namespace
 
 size_t HalfOpen::MostForThisProcess() {
   rlimit limit = {};
@@ -16,25 +22,42 @@ size_t HalfOpen::MostForThisProcess() {
 }
 
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
-  connections_.push_back({id, source, now + time_});
-  return connections_.size() > most_ ? Crowded() : absl::nullopt;
+  connections_.push_back({id, source, now + time_, now, false});
+  if (connections_.size() <= most_) return absl::nullopt;
+  const absl::optional<uint64_t> crowded = Crowded(now);
+  return crowded.has_value() ? crowded : id;
 }
 
-bool HalfOpen::Remove(uint64_t id) {
+std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {
   const auto found =
       std::lower_bound(connections_.begin(), connections_.end(), id,
                        [](const Connection& connection, uint64_t value) { return connection.id < value; });
-  if (found == connections_.end() || found->id != id) return false;
+  return found != connections_.end() && found->id == id ? found : connections_.end();
+}
+
+void HalfOpen::Shows(uint64_t id, Clock::time_point now) {
+  const auto found = Find(id);
+  if (found == connections_.end() || found->shows) return;
+  found->shows = true;
+  found->stays_until = now + kStays;
+}
+
+bool HalfOpen::Remove(uint64_t id) {
+  const auto found = Find(id);
+  if (found == connections_.end()) return false;
   connections_.erase(found);
   return true;
 }
 
-absl::optional<uint64_t> HalfOpen::Crowded() const {
+absl::optional<uint64_t> HalfOpen::Crowded(Clock::time_point now) const {
   std::map<absl::string_view, size_t> counts;
   size_t most = 0;
-  for (const Connection& connection : connections_) most = std::max(most, ++counts[connection.source]);
+  const auto may_go = [now](const Connection& connection) { return connection.stays_until <= now; };
   for (const Connection& connection : connections_) {
-    if (counts[connection.source] == most) return connection.id;
+    if (may_go(connection)) most = std::max(most, ++counts[connection.source]);
+  }
+  for (const Connection& connection : connections_) {
+    if (may_go(connection) && counts[connection.source] == most) return connection.id;
   }
   return absl::nullopt;
 }

@@ -15,7 +15,8 @@
 namespace lockstep {
 
 // Bounds them in number and time. What there is too much of goes at the expense of the address that has the most, so that one that floods
-// keeps out nobody else: its oldest goes. Belongs to one thread.
+// keeps out nobody else: its oldest goes. Who has begun a handshake well stays for a second all the same, so that those who mean it do not
+// push out each other. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
@@ -32,8 +33,11 @@ class HalfOpen {
   // It has proved who it is, or was closed. True if it was half-open.
   bool Remove(uint64_t id);
 
-  // The one to close where a descriptor is needed. Nothing when there is none.
-  absl::optional<uint64_t> Crowded() const;
+  // Its first flight was made by somebody with the secret, or is the copy of one: Channel::promising.
+  void Shows(uint64_t id, Clock::time_point now);
+
+  // The one to close where a descriptor is needed. Nothing when there is none that may be closed.
+  absl::optional<uint64_t> Crowded(Clock::time_point now) const;
 
   // One whose time is over.
   absl::optional<uint64_t> Expired(Clock::time_point now) const;
@@ -49,7 +53,11 @@ class HalfOpen {
     uint64_t id;
     std::string source;
     Clock::time_point until;
+    Clock::time_point stays_until;
+    bool shows;
   };
+
+  std::vector<Connection>::iterator Find(uint64_t id);
 
   const size_t most_;
   const std::chrono::milliseconds time_;

@@ -27,10 +27,25 @@ TEST(HalfOpenTest, AmongEqualsTheOldestMakesWay) {
   HalfOpen half_open(2, milliseconds(10));
   (void)half_open.Add(1, "a", kStart);
   (void)half_open.Add(2, "b", kStart);
-  EXPECT_EQ(half_open.Crowded(), 1u);
+  EXPECT_EQ(half_open.Crowded(kStart), 1u);
   EXPECT_EQ(half_open.Add(3, "c", kStart), 1u);
   EXPECT_TRUE(half_open.Remove(1));
-  EXPECT_EQ(half_open.Crowded(), 2u);
+  EXPECT_EQ(half_open.Crowded(kStart), 2u);
+}
+
+// Where all descriptors are taken by those who mean it, the last to come has to wait, and no two push out each other for ever.
+TEST(HalfOpenTest, WhoHasBegunWellStaysForASecond) {
+  HalfOpen half_open(2, milliseconds(5000));
+  (void)half_open.Add(1, "a", kStart);
+  half_open.Shows(1, kStart);
+  EXPECT_FALSE(half_open.Crowded(kStart).has_value());
+  (void)half_open.Add(2, "b", kStart);
+  EXPECT_EQ(half_open.Crowded(kStart), 2u) << "the younger one has shown nothing";
+  half_open.Shows(2, kStart);
+  EXPECT_EQ(half_open.Add(3, "c", kStart), 3u) << "there is room for two, and they stay";
+  EXPECT_TRUE(half_open.Remove(3));
+  half_open.Shows(1, kStart + milliseconds(900));
+  EXPECT_EQ(half_open.Crowded(kStart + milliseconds(1000)), 1u) << "what it says later gives it no more time";
 }
 
 TEST(HalfOpenTest, EachHasItsTime) {
@@ -45,7 +60,7 @@ TEST(HalfOpenTest, EachHasItsTime) {
   EXPECT_FALSE(half_open.Expired(kStart + milliseconds(10)).has_value());
   EXPECT_EQ(half_open.Expired(kStart + milliseconds(15)), 2u);
   EXPECT_TRUE(half_open.Remove(2));
-  EXPECT_FALSE(half_open.Crowded().has_value());
+  EXPECT_FALSE(half_open.Crowded(kStart).has_value());
 }
 
 TEST(HalfOpenTest, ThisProcessMayHaveSome) {

@@ -71,9 +71,8 @@ TEST(SecretTest, AFileThatOthersMayReadIsRefused) {
 }
 
 TEST(SecretTest, AFileOfAnotherUsersIsRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   const std::string path = FileOf(kHex, 0600);
-  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  if (chown(path.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "this process cannot give files away";
   EXPECT_THAT(Secret::ReadFile(path).status(),
               StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("owner 12345"), HasSubstr("belongs to"))));
 }

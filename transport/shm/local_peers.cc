@@ -216,10 +216,7 @@ void LocalPeers::AcceptSome() {
     absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
     const absl::Status refusal = socket.status();
     if (!refusal.ok()) {
-      // Without a descriptor to give, accept fails whether there is a connection or not.
-      pollfd waiting = {listener_.get(), POLLIN, 0};
-      if (poll(&waiting, 1, 0) == 0) return;
-      if (const auto crowded = half_open_.Crowded()) {
+      if (const auto crowded = half_open_.Crowded(HalfOpen::Clock::now())) {
         Drop(*crowded, Refusal::kCrowded, refusal.message());
         continue;
       }

@@ -37,13 +37,13 @@
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
+#include "transport/net/unix_socket.h"
 #include "transport/secure/channel.h"
 #include "transport/secure/credentials.h"
 #include "transport/secure/half_open.h"
 #include "transport/secure/refusals.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/handshake.h"
-#include "transport/net/unix_socket.h"
 
 namespace lockstep {
 

@@ -463,6 +463,12 @@ absl::StatusOr<StoreUrl> ParseStoreUrl(absl::string_view url) {
   return wrong("expected tcp://host:port or file:///path");
 }
 
+bool IsOnLoopback(const StoreUrl& url) {
+  if (url.scheme != StoreUrl::kTcp) return false;
+  const absl::StatusOr<SocketAddress> address = SocketAddress::Parse(HostPortText(url.server));
+  return url.server.host == "localhost" || (address.ok() && address->loopback());
+}
+
 Environment Environment::OfThisProcess(Deadline deadline) {
   Environment environment;
   environment.lookup = GetEnv;

@@ -52,6 +52,9 @@ struct StoreUrl {
 // INVALID_ARGUMENT says what is wrong; for an unknown scheme, which ones there are.
 absl::StatusOr<StoreUrl> ParseStoreUrl(absl::string_view url);
 
+// True for a store over TCP that nobody on another host can reach.
+bool IsOnLoopback(const StoreUrl& url);
+
 // The environment as DetermineWorld sees it.
 struct Environment {
   // The value of a variable; nothing, or an empty text, when it is not set.

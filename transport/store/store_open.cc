@@ -185,7 +185,7 @@ absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Credentials* credential
     LOCKSTEP_ASSIGN_OR_RETURN(opened.store, FileStore::Open(url.path, deadline));
     return opened;
   }
-  const bool several_hosts = world.local_size > 0 && world.local_size < world.size;
+  const bool several_hosts = world.local_size > 0 && world.local_size < world.size && !IsOnLoopback(url);
   if (LacksSecret(*credentials) && several_hosts) return absl::FailedPreconditionError(kNeedsSecret);
   if (world.rank != Rank(0) || world.store_served) {
     LOCKSTEP_ASSIGN_OR_RETURN(opened.store, ConnectToOthers(url.server, credentials, deadline));

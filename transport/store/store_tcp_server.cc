@@ -1,7 +1,6 @@
 #include "transport/store/store_tcp_server.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -53,12 +52,6 @@ constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListener = 1;
 constexpr uint64_t kSecretListener = 2;
 constexpr uint64_t kFirstClient = 3;
-
-// Whether a connection waits to be accepted: where descriptors have run out, accept fails without one, too.
-bool SomeoneWaits(const UniqueFd& listener) {
-  pollfd entry = {listener.get(), POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
-}
 
 // Takes what has come, unread: closing a socket before that takes back what was sent last.
 void DiscardInput(const UniqueFd& socket) {
@@ -190,7 +183,6 @@ class TcpStoreServer::Loop {
       absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
       if (!socket.ok()) {
         // Out of descriptors, most likely.
-        if (!SomeoneWaits(listener)) break;
         if (MakeRoom()) continue;
         LOCKSTEP_LOG(kWarning) << "store server: " << socket.status();
         if (!was_listening_) {
@@ -215,13 +207,17 @@ class TcpStoreServer::Loop {
       }
       clients_.try_emplace(serial, serial, *std::move(socket), peer, options_.credentials);
       if (const auto most = half_open_.Add(serial, peer.HostString(), Clock::now())) GiveUp(*most, Refusal::kCrowded);
+      // Most who mean it have said so already: the next that comes does not push them out.
+      const auto client = clients_.find(serial);
+      if (client == clients_.end()) continue;
+      if (const absl::Status status = Serve(&client->second, EPOLLIN); !status.ok()) Drop(client, status);
     }
     return true;
   }
 
   // Gives up a connection that has not proved who it is. False when there is none.
   bool MakeRoom() {
-    const absl::optional<uint64_t> crowded = half_open_.Crowded();
+    const absl::optional<uint64_t> crowded = half_open_.Crowded(Clock::now());
     if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
     return crowded.has_value();
   }
@@ -301,6 +297,7 @@ class TcpStoreServer::Loop {
           client->channel.Receive(absl::string_view(buffer, static_cast<size_t>(received)), &client->in, &to_send);
       Queue(client, std::move(to_send));
       LOCKSTEP_RETURN_IF_ERROR(status);
+      if (!was_ready && client->channel.promising()) half_open_.Shows(client->serial, Clock::now());
       if (!was_ready && client->channel.ready()) half_open_.Remove(client->serial);
       LOCKSTEP_RETURN_IF_ERROR(TakeInput(client));
       taken += static_cast<size_t>(received);

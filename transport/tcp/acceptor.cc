@@ -1,6 +1,5 @@
 #include "transport/tcp/acceptor.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,12 +18,6 @@ constexpr uint64_t kListenerId = 0;
 constexpr int kAcceptedPerPoll = 16;
 constexpr int kAdvancedPerPoll = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-
-// Without a descriptor to give, accept fails whether there is a connection or not.
-bool SomebodyWaits(int listener) {
-  pollfd event = {listener, POLLIN, 0};
-  return poll(&event, 1, 0) > 0;
-}
 
 // What a refused peer has sent: a socket that is closed with unread data resets the connection.
 void Discard(int socket) {
@@ -71,7 +64,10 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     if (found == pending_.end()) continue;
     Hello hello;
     const Outcome outcome = Read(&found->second, &hello);
-    if (outcome == Outcome::kWaiting) continue;
+    if (outcome == Outcome::kWaiting) {
+      if (found->second.opening->channel().promising()) half_open_.Shows(id, HalfOpen::Clock::now());
+      continue;
+    }
     half_open_.Remove(id);
     if (outcome == Outcome::kArrived) {
       (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
@@ -94,9 +90,7 @@ void Acceptor::AcceptSome() {
     if (socket.ok() && !socket->valid()) return;
     if (socket.ok()) {
       Admit(*std::move(socket), peer);
-    } else if (!SomebodyWaits(listener_.get())) {
-      return;
-    } else if (const auto crowded = half_open_.Crowded()) {
+    } else if (const auto crowded = half_open_.Crowded(HalfOpen::Clock::now())) {
       Drop(*crowded, Refusal::kCrowded, socket.status().message());
     } else {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
