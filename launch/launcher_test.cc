@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -183,7 +182,7 @@ TEST_F(LauncherTest, ItsStoreServesWhoHasTheSecretAndNobodyElse) {
 }
 
 TEST_F(LauncherTest, AnotherUserCannotReadTheSecret) {
-  if (std::system("setpriv --reuid=65534 --regid=65534 --clear-groups true 2> /dev/null") != 0) {
+  if (system("setpriv --reuid=65534 --regid=65534 --clear-groups true 2> /dev/null") != 0) {
     GTEST_SKIP() << "this process cannot be another user, or there is no setpriv";
   }
   options_.world_size = 1;
