@@ -1271,7 +1271,8 @@ LOCKSTEP_EXPORT void lockstep_store_destroy(lockstep_store* store);
 
 /* LOCKSTEP_VERSION of the loaded library, which may be newer than the header. */
 LOCKSTEP_EXPORT int32_t lockstep_version(void);
-/* The same for people, with the commit of the build: "0.2.0 (commit 1a9d7a2f03be)". The caller does not free it. */
+/* The same for people, with the commit of the build and the OpenSSL inside: "0.2.0 (commit 1a9d7a2f03be, OpenSSL 3.0.19)". The
+ * caller does not free it. */
 LOCKSTEP_EXPORT const char* lockstep_version_text(void);
 
 typedef int32_t lockstep_log_level;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
+#include "transport/secure/openssl.h"
 
 namespace {
 
@@ -47,7 +48,7 @@ int32_t lockstep_version(void) { return LOCKSTEP_VERSION; }
 const char* lockstep_version_text(void) {
   static const std::string* const text =
       new std::string(absl::StrCat(LOCKSTEP_VERSION_MAJOR, ".", LOCKSTEP_VERSION_MINOR, ".", LOCKSTEP_VERSION_PATCH,
-                                   " (commit ", lockstep::BuildCommit(), ")"));
+                                   " (commit ", lockstep::BuildCommit(), ", ", lockstep::OpenSslVersion(), ")"));
   return text->c_str();
 }
 

@@ -1,4 +1,4 @@
-// Our use of OpenSSL, in one place. For the .cc files of this folder.
+// Our use of OpenSSL, in one place. For the .cc files of this folder; who it is, for all.
 //
 // OpenSSL is linked statically with its symbols hidden, so that this copy and the one of Python or of another library in the process
 // know nothing of each other. It reads no configuration file and registers nothing to run at exit: threads of ours may still use it.
