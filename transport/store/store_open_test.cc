@@ -334,11 +334,11 @@ TEST(OpenStoreWithASecret, SeveralHostsNeedOneOfTheUsers) {
       absl::StatusCode::kFailedPrecondition,
       AllOf(HasSubstr("several hosts"), HasSubstr("LOCKSTEP_SECRET_FILE"), HasSubstr("LOCKSTEP_SECURITY=none")));
   for (const int rank : {0, 1}) {
-    WorldSpec world = World(rank, absl::StrCat("tcp://127.0.0.1:", UnusedPort()));
+    WorldSpec world = World(rank, "tcp://192.0.2.1:29400");
     world.local_size = 1;
     EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, world), needs_one);
   }
-  // Known by the server's address alone: one of those that are for documents (RFC 5737).
+  // Known by the server's address alone. It is one of those that are for documents (RFC 5737).
   EXPECT_THAT(OpenAt(SecurityLevel::kEncrypt, World(1, "tcp://192.0.2.1:29400")), needs_one);
   // A server of this machine that hands out none.
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), {}));
