@@ -212,7 +212,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   FAILS(lockstep_communicator_create(&options, &communicator), LOCKSTEP_NOT_FOUND, "pigeon");
   options.transport = "tcp";
   options.security = "perhaps";
-  INVALID(lockstep_communicator_create(&options, &communicator), "security is 'perhaps', not none, authenticate, encrypt");
+  INVALID(lockstep_communicator_create(&options, &communicator),
+          "security is 'perhaps', not none, authenticate, encrypt");
   options.security = NULL;
   options.tcp_sockets = 65;
   INVALID(lockstep_communicator_create(&options, &communicator), "tcp_sockets");
