@@ -1,5 +1,6 @@
 #include "transport/secure/refusals.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
@@ -19,7 +20,10 @@ void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what
     noted.told_at = now;
     left_out = std::exchange(noted.untold, 0);
   }
-  LOCKSTEP_LOG(kWarning) << listener_ << ": turned away " << peer << ": " << what
+  // The kind is told in the same words by all listeners.
+  const absl::string_view text = Text(kind);
+  LOCKSTEP_LOG(kWarning) << listener_ << ": turned away " << peer << ": "
+                         << (absl::StrContains(what, text) ? "" : absl::StrCat("it ", text, ": ")) << what
                          << (left_out == 0 ? "" : absl::StrCat(" (and ", left_out, " more since the last such line)"));
 }
 
