@@ -108,9 +108,9 @@ struct RaidOptions {
   std::chrono::milliseconds patience{0};
 };
 
-// Visits doors in turn, each time with an attack by chance, until there were `visits`, or until `stop` says true, asked about every 10 ms. `find`
-// is asked for the doors every now and then, and every time while there are none. Over IPv4's loopback strangers come from 127.0.0.1 and
-// three other addresses.
+// Visits doors in turn, each time with an attack by chance, until there were `visits`, or until `stop` says true, asked about every 10 ms.
+// `find` is asked for the doors every now and then, and every time while there are none. Over IPv4's loopback strangers come from
+// 127.0.0.1 and three other addresses.
 Tally Raid(
     const std::function<std::vector<Door>()>& find, int64_t visits, const RaidOptions& options,
     const std::function<bool()>& stop = [] { return false; });

@@ -41,8 +41,8 @@ class Server:
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
         self.certificate, key = (str(pathlib.Path(self.folder.name, name)) for name in ('certificate', 'key'))
-        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2', '-subj',
-                        '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost', '-keyout', key, '-out', self.certificate],
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2',
+                        '-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost', '-keyout', key, '-out', self.certificate],
                        check=True, capture_output=True, timeout=60)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, key)
@@ -100,7 +100,8 @@ class OpenSSL(unittest.TestCase):
         alone = {name: value for name, value in os.environ.items() if not name.startswith('LOCKSTEP_')}
         for order in ('ssl torch lockstep', 'lockstep torch ssl', 'torch lockstep ssl', 'lockstep ssl jax torch'):
             with self.subTest(order):
-                done = subprocess.run([sys.executable, '-c', ORDERS, order], capture_output=True, text=True, timeout=300, check=False, env=alone)
+                done = subprocess.run([sys.executable, '-c', ORDERS, order], capture_output=True, text=True, timeout=300,
+                                      check=False, env=alone)
                 self.assertEqual((done.returncode, done.stdout.strip()), (0, '[1.0, 1.0, 1.0]'), done.stderr)
 
 
