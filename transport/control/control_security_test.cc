@@ -196,11 +196,11 @@ TEST_F(ControlSecurityTest, DifferentLevelsAreEverybodysError) {
                                                        {Secured('s'), Credentials()},
                                                        {Credentials(), Secured()},
                                                        {Secured(), Credentials()}};
-  for (const auto& [of_zero, of_one] : cases) {
-    LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto zero, Create(0, 2, of_zero));
+  for (const std::pair<Credentials, Credentials>& levels : cases) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto zero, Create(0, 2, levels.first));
     std::array<absl::Status, 2> errors;
     InParallel(2, [&](int rank) {
-      errors[rank] = rank == 0 ? zero->Join(MemberOf(0), {}, Soon()).status() : Create(1, 2, of_one).status();
+      errors[rank] = rank == 0 ? zero->Join(MemberOf(0), {}, Soon()).status() : Create(1, 2, levels.second).status();
     });
     const auto names_both = StatusIs(absl::StatusCode::kPermissionDenied,
                                      AllOf(HasSubstr("has another security level"), HasSubstr("authenticate"),
@@ -227,7 +227,8 @@ TEST_F(ControlSecurityTest, ARankWithAnotherSecretIsTurnedAwayAndSaysWhy) {
 
 // It is alive, and of no use to anybody who does not know its secret.
 TEST_F(ControlSecurityTest, ALeftOverCoordinatorWithAnotherSecretIsReplaced) {
-  for (const auto& [old_secret, new_secret] : {std::pair('t', 's'), std::pair('t', '\0'), std::pair('\0', 's')}) {
+  for (const std::pair<char, char>& secrets : {std::pair('t', 's'), std::pair('t', '\0'), std::pair('\0', 's')}) {
+    const char old_secret = secrets.first, new_secret = secrets.second;
     const absl::Status removed = store_.Delete(kKey, Soon());
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto crashed, Create(0, 2, Secured(old_secret)));
     control::CoordinatorRecord record = *control::DecodeCoordinatorRecord(*Read(kKey));
