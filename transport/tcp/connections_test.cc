@@ -84,8 +84,8 @@ TEST_F(ConnectionsTest, APeerWithOtherOptionsTellsTheSenderWhy) {
     LogLines log;
     Create(3, c.change);
     EXPECT_THAT(SendStatus(0, 1), StatusIs(Code::kFailedPrecondition, HasSubstr(c.message)));
-    EXPECT_THAT(log.lines(),
-                testing::Contains(testing::ContainsRegex(absl::StrCat(": turned away [^ ]*: ", c.refuser))));
+    EXPECT_THAT(log.lines(), testing::Contains(testing::ContainsRegex(
+                                 absl::StrCat(": turned away [^ ]*: it has no place in this world: ", c.refuser))));
   }
 }
 
