@@ -351,8 +351,9 @@ void Channel::Send(absl::string_view plain, std::string* to_send) {
     return;
   }
   if (plain.empty()) return;
-  // Into memory, so all of it.
-  LOCKSTEP_CHECK(SSL_write(tls_->ssl, plain.data(), static_cast<int>(plain.size())) == static_cast<int>(plain.size()));
+  // Into memory, so all of it; or nothing, after a record that Receive has refused.
+  (void)SSL_write(tls_->ssl, plain.data(), static_cast<int>(plain.size()));
+  ERR_clear_error();
   Drain(to_send);
 }
 

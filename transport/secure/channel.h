@@ -91,7 +91,7 @@ class Channel {
   // once ready.
   bool promising() const { return ready() || answered_; }
 
-  // Appends `plain` to `to_send`, protected. When ready.
+  // Appends `plain` to `to_send`, protected. When ready. Nothing after an error of Receive.
   void Send(absl::string_view plain, std::string* to_send);
 
   // Bytes that both ends of this connection derive alike and nobody else can: TLS's exporter (RFC 8446, 7.5). When ready, and not at

@@ -341,6 +341,17 @@ TEST(ChannelTest, RecordsThatAreAlteredRepeatedLostOrSwappedAreNoticed) {
               is_noticed);
 }
 
+TEST(ChannelTest, NothingIsSaidAfterARecordThatIsNotThePeers) {
+  End connects(Purpose::kStore, Side::kConnects, Secured('s'));
+  End listens(Purpose::kStore, Side::kListens, Secured('s'));
+  Talk(&connects, &listens);
+  EXPECT_THAT(listens.Take(std::string("\x17\x03\x03\0\x20", 5) + std::string(32, 'x')),
+              StatusIs(absl::StatusCode::kDataLoss));
+  listens.to_send.clear();
+  listens.channel.Send("hello", &listens.to_send);
+  EXPECT_EQ(listens.to_send, "");
+}
+
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;

@@ -7,6 +7,8 @@
 namespace lockstep {
 
 void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what) {
+  // A channel that was ready, and was broken afterwards, has refused nobody.
+  if (kind == Refusal::kCount) kind = Refusal::kBroken;
   uint64_t left_out = 0;
   {
     MutexLock lock(&mu_);

@@ -15,10 +15,13 @@ TEST(RefusalsTest, CountsAllAndTellsOneOfAKindInASecond) {
   EXPECT_EQ(refusals.Describe(), "");
   for (int i = 0; i < 100; ++i) refusals.Note(Refusal::kNoSecret, "10.0.0.9:51230", "it does not have the secret");
   refusals.Note(Refusal::kSilent, "10.0.0.8:1", "it was silent");
+  refusals.Note(Refusal::kCount, "10.0.0.8:2", "broke off later");
+  EXPECT_EQ(refusals.count(Refusal::kBroken), 1u);
   EXPECT_EQ(refusals.count(Refusal::kNoSecret), 100u);
-  EXPECT_EQ(refusals.total(), 101u);
+  EXPECT_EQ(refusals.total(), 102u);
   EXPECT_EQ(refusals.Describe(),
-            "turned away 100 (does not have the secret), 1 (was not through with the handshake in time)");
+            "turned away 100 (does not have the secret), 1 (broke the handshake's protocol), 1 (was not through with "
+            "the handshake in time)");
   // A second line of the first kind only if the loop took a second.
   ASSERT_GE(log.lines().size(), 2u);
   EXPECT_THAT(log.lines().front(),

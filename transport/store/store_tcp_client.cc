@@ -134,6 +134,7 @@ absl::Status TcpStoreClient::Send(absl::string_view request, Deadline deadline) 
   }
   sending_ = true;
   absl::Status status = SendUnsent(deadline);
+  if (status.ok()) status = broken_;  // meanwhile, by who receives
   if (status.ok()) {
     channel_->Send(request, &unsent_);
     status = SendUnsent(deadline);
