@@ -26,8 +26,9 @@ TEST(RefusalsTest, CountsAllAndTellsOneOfAKindInASecond) {
   ASSERT_GE(log.lines().size(), 2u);
   EXPECT_THAT(log.lines().front(),
               HasSubstr("store server 10.0.0.1:4000: turned away 10.0.0.9:51230: it does not have the secret"));
-  EXPECT_THAT(log.lines().back(),
-              HasSubstr("turned away 10.0.0.8:1: it was not through with the handshake in time: it was silent"));
+  EXPECT_THAT(log.lines(),
+              ::testing::Contains(
+                  HasSubstr("turned away 10.0.0.8:1: it was not through with the handshake in time: it was silent")));
 }
 
 }  // namespace
