@@ -25,7 +25,16 @@ absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, C
   connections_.push_back({id, source, now + time_, now, false});
   if (connections_.size() <= most_) return absl::nullopt;
   const absl::optional<uint64_t> crowded = Crowded(now);
-  return crowded.has_value() ? crowded : id;
+  if (crowded.has_value() && *crowded != id) return crowded;
+  // All others stay. But a first flight can be copied, and an address that has most of them keeps out no other: its oldest goes.
+  std::map<absl::string_view, size_t> counts;
+  for (const Connection& connection : connections_) ++counts[connection.source];
+  const auto fullest =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (fullest->second <= counts[source] + 1) return id;
+  return std::find_if(connections_.begin(), connections_.end(),
+                      [&](const Connection& connection) { return connection.source == fullest->first; })
+      ->id;
 }
 
 std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {

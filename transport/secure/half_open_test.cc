@@ -48,6 +48,19 @@ TEST(HalfOpenTest, WhoHasBegunWellStaysForASecond) {
   EXPECT_EQ(half_open.Crowded(kStart + milliseconds(1000)), 1u) << "what it says later gives it no more time";
 }
 
+// First flights that were recorded and are played again look like those of who means it.
+TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
+  HalfOpen half_open(4, milliseconds(5000));
+  for (const uint64_t id : {1, 2, 3, 4}) {
+    EXPECT_FALSE(half_open.Add(id, "replays", kStart).has_value());
+    half_open.Shows(id, kStart);
+  }
+  EXPECT_EQ(half_open.Add(5, "replays", kStart), 5u);
+  EXPECT_TRUE(half_open.Remove(5));
+  EXPECT_EQ(half_open.Add(6, "honest", kStart), 1u);
+  EXPECT_TRUE(half_open.Remove(1));
+}
+
 TEST(HalfOpenTest, EachHasItsTime) {
   HalfOpen half_open(10, milliseconds(10));
   EXPECT_EQ(half_open.next_expiry(), HalfOpen::Clock::time_point::max());
