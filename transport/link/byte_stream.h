@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -33,6 +34,12 @@ class ByteStream {
   // How many bytes were put into the pieces, 0 at the end of the stream, or a negative errno: -EAGAIN when none are
   // there, -EBADMSG when what arrived is not what the peer sent.
   virtual ssize_t Read(const iovec* pieces, int count) = 0;
+
+  // For a stream that holds what it has read: instead of Read, and cheaper, for what is not to lie in the caller's memory.
+  virtual bool views() const { return false; }
+  // At most so many bytes, where they lie until the next call: how many, or as Read. Less than was asked for does not say that there
+  // are no more. A stream with views() only.
+  virtual ssize_t View(size_t /*bytes*/, const unsigned char** /*data*/) { return -EOPNOTSUPP; }
 
   // What is wrong with what arrived: after -EBADMSG, and perhaps at the end of the stream.
   virtual std::string Defect() const { return ""; }

@@ -190,7 +190,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
       writer_.Begin(message.sink, operation->pieces);
       if (early_bytes_ > 0) {
         moved = true;
-        if (!Received(operation, std::exchange(early_bytes_, 0), /*in_head=*/true)) break;
+        if (!Received(operation, std::exchange(early_bytes_, 0), head_ + kMessageHeaderBytes)) break;
         continue;
       }
     }
@@ -199,16 +199,20 @@ bool Link::AdvanceReceive(int64_t* budget) {
     // one came with bytes that may lie in the sink by then: its contents are unspecified in that case.
     iovec pieces[ByteStream::kPiecesMax];
     int count = 0;
+    const unsigned char* payload = nullptr;
     const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
     const bool in_head = header_left > 0 && message.bytes <= kInlineBytesMax;
     if (in_head) {
+      payload = head_ + kMessageHeaderBytes;
       pieces[count++] = {head_ + message.done_bytes, header_left + message.bytes};
     } else {
       if (header_left > 0) pieces[count++] = {head_ + message.done_bytes, header_left};
       count += writer_.Next(pieces + count, ByteStream::kPiecesMax - count, kCallBytesMax);
     }
 
-    const ssize_t read = stream_->Read(pieces, count);
+    const bool views = !in_head && writer_.reduces() && stream_->views();
+    const ssize_t read = views ? stream_->View(header_left + std::min(writer_.left(), kCallBytesMax), &payload)
+                               : stream_->Read(pieces, count);
     *budget -= kCallCharge;
     if (read == -EAGAIN) {
       ready_ = false;
@@ -220,26 +224,32 @@ bool Link::AdvanceReceive(int64_t* budget) {
     }
     moved = true;
     *budget -= read;
-    // A stream that gave less than it was asked for is empty, and its readiness will be told anew.
-    if (read < Total(pieces, count)) ready_ = ending_;
-    if (!Received(operation, read, in_head)) break;
+    if (views) {
+      const size_t of_header = std::min<size_t>(read, header_left);
+      std::copy_n(payload, of_header, head_ + message.done_bytes);
+      payload += of_header;
+    } else if (read < Total(pieces, count)) {
+      // A stream that gave less than it was asked for is empty, and its readiness will be told anew.
+      ready_ = ending_;
+    }
+    if (!Received(operation, read, payload)) break;
   }
   return moved;
 }
 
-bool Link::Received(Operation* operation, size_t bytes, bool in_head) {
+bool Link::Received(Operation* operation, size_t bytes, const unsigned char* payload) {
   Operation::Internal& message = operation->internal;
   const size_t header_left = kMessageHeaderBytes - std::min(message.done_bytes, kMessageHeaderBytes);
   message.done_bytes += bytes;
   if (header_left > 0 && message.done_bytes >= kMessageHeaderBytes && !Accept(operation)) return false;
-  const size_t payload = bytes - std::min(bytes, header_left);
-  if (payload > 0) {
-    if (in_head) {
-      writer_.Put(head_ + kMessageHeaderBytes, payload);
+  const size_t payload_bytes = bytes - std::min(bytes, header_left);
+  if (payload_bytes > 0) {
+    if (payload != nullptr) {
+      writer_.Put(payload, payload_bytes);
     } else {
-      writer_.Commit(payload);
+      writer_.Commit(payload_bytes);
     }
-    counters_->received_bytes += payload;
+    counters_->received_bytes += payload_bytes;
   }
   if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
     ++counters_->received_messages;

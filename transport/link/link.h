@@ -126,8 +126,9 @@ class Link {
   bool CompleteReleased();
   // The header into head_, and behind it a payload that is short enough.
   void EncodeHead(const Envelope& envelope, const void* data, size_t bytes, const MessagePieces* pieces);
-  // Some of the message's bytes came into head_, or where the writer said. False when the link broke.
-  bool Received(Operation* operation, size_t bytes, bool in_head);
+  // Some of the message's bytes came: of its header into head_, of its payload to `payload`, or where the writer said if that is null.
+  // False when the link broke.
+  bool Received(Operation* operation, size_t bytes, const unsigned char* payload);
   // Whether the header that arrived is what the operation expects; breaks the link when not.
   bool Accept(Operation* operation);
   std::string Describe() const;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "transport/link/byte_stream.h"
 #include "transport/secure/channel.h"
 #include "transport/secure/cipher.h"
@@ -87,10 +88,13 @@ class RecordSequence {
   uint32_t key_ = 0;
 };
 
+// How many records go into one call of the stream below, or come out of it, at most. More would not stay in the processor's cache.
+inline constexpr int kRecordBatch = 4;
+
 // Writes records. Externally synchronised.
 //
 // It takes the bytes of a record when all of the record has left. So after a call that took less than it was given, the next one begins
-// with the same bytes: they may be sealed already, and on their way.
+// with the rest of the same pieces: they may be sealed already, and on their way.
 class RecordWriter final : public ByteStream {
  public:
   RecordWriter(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,
@@ -100,43 +104,58 @@ class RecordWriter final : public ByteStream {
   ssize_t Read(const iovec* pieces, int count) override;  // -EBADF
 
  private:
-  // With header and tag no more than the stream below takes.
-  static constexpr int kPayloadPiecesMax = kPiecesMax - 2;
+  // Where the records of a batch end in its bytes, and what is in them.
+  struct Record {
+    size_t end;
+    size_t payload_bytes;
+  };
 
-  void Seal(const iovec* payload, int count);
-  // Of the record that is sealed. OK, or a negative errno: -EAGAIN if some of it is left.
-  ssize_t Send(const iovec* payload, int count);
+  // The next batch, of what follows in the pieces.
+  void SealBatch(absl::Span<const iovec> pieces, size_t begin, size_t end);
+  void SealRecord(absl::Span<const iovec> payload);
+  // To the batch.
+  void Append(void* data, size_t bytes);
+  // So many bytes of the batch have left. Returns how many of payloads in records that are through now.
+  size_t Sent(size_t bytes);
 
   const std::unique_ptr<ByteStream> stream_;
   RecordSequence sequence_;
-  // The record that is under way. None if payload_bytes_ is 0.
-  size_t payload_bytes_ = 0;
+  // The batch that is under way: all of it is through if left_ is empty.
+  std::array<Record, kRecordBatch> records_;
+  int first_ = 0;  // that is not through
+  int count_ = 0;
+  std::array<iovec, kPiecesMax> pieces_;
+  absl::Span<iovec> left_;
+  size_t batch_bytes_ = 0;
   size_t sent_bytes_ = 0;
-  bool whole_ = false;  // all of it is in record_, else header and tag, and the payload lies where it is sent from
-  std::vector<unsigned char> record_;
+  // Headers and tags, and payloads that do not travel from where they lie.
+  std::vector<unsigned char> sealed_;
+  unsigned char* sealed_end_ = nullptr;
 };
 
 // Reads records. Externally synchronised.
 //
 // Reads ahead in the stream below what is asked for by the rest of a record at most, but for bytes that an unfaithful peer cuts into
-// shorter records than a RecordWriter does. Returns less than is asked for only if the stream below has no more.
+// shorter records than a RecordWriter does, by a batch of them. Returns less than is asked for only if the stream below has no more.
 class RecordReader final : public ByteStream {
  public:
   RecordReader(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,
                uint64_t records_per_key = kRecordsPerKey);
 
   ssize_t Write(const iovec* pieces, int count) override;  // -EBADF
-  // -EBADMSG for a record that is not genuine, and from then on: nothing of it was put into the pieces, and Defect() says what is
-  // wrong. 0 with a Defect() for a stream that is cut inside a record.
+  // -EBADMSG for a record that is not genuine, and from then on: nothing of it was put into the pieces but zeros, and Defect() says
+  // what is wrong. 0 with a Defect() for a stream that is cut inside a record.
   ssize_t Read(const iovec* pieces, int count) override;
+  bool views() const override { return true; }
+  ssize_t View(size_t bytes, const unsigned char** data) override;
   std::string Defect() const override { return defect_; }
 
  private:
-  // Opens the next record. 1, or what Read is to return.
-  ssize_t OpenRecord(size_t asked_bytes);
-  // Reads on to this end of what is in the buffer. 1, or what Read is to return.
-  ssize_t Fill(size_t end, size_t asked_bytes);
-  // From now on Read returns `result`.
+  // Opens the next record: into `place` if it is deciphered and fits in, else into the buffer. How long it is, or what View is to return.
+  ssize_t OpenRecord(size_t asked_bytes, const iovec& place);
+  // Reads on until so many bytes have arrived that are not opened. 1, or what View is to return.
+  ssize_t Fill(size_t bytes, size_t asked_bytes);
+  // From now on View returns `result`.
   ssize_t Fail(ssize_t result, std::string defect);
 
   const std::unique_ptr<ByteStream> stream_;

@@ -40,6 +40,9 @@ class SinkWriter {
     carried_bytes_ = 0;
   }
 
+  bool reduces() const { return sink_.reduction != nullptr; }
+  size_t left() const { return sink_.bytes - arrived_bytes_; }
+
   // Where the next bytes go: empty when the message is complete.
   iovec Next() {
     const size_t left = sink_.bytes - arrived_bytes_;
@@ -74,13 +77,15 @@ class SinkWriter {
     return places[0].iov_len > 0 ? 1 : 0;
   }
 
-  // The same for bytes that arrived elsewhere.
+  // The same for bytes that arrived elsewhere: whole elements are reduced from there if they lie aligned.
   void Put(const unsigned char* source, size_t bytes) {
-    const bool whole = sink_.reduction != nullptr && arrived_bytes_ == 0 && bytes == sink_.bytes;
-    if (whole && reinterpret_cast<uintptr_t>(source) % kElementBytesMax == 0) {
-      Combine(0, source, bytes / element_bytes_);
-      arrived_bytes_ = bytes;
-      return;
+    const bool reduces = sink_.reduction != nullptr && carried_bytes_ == 0;
+    if (reduces && reinterpret_cast<uintptr_t>(source) % kElementBytesMax == 0) {
+      const size_t count = bytes / element_bytes_;
+      Combine(arrived_bytes_, source, count);
+      arrived_bytes_ += count * element_bytes_;
+      source += count * element_bytes_;
+      bytes -= count * element_bytes_;
     }
     while (bytes > 0) {
       const iovec place = Next();

@@ -99,9 +99,8 @@ ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
   size_t moved = 0;
   while (moved < total) {
     iovec cut[kPiecesMax];
-    const size_t stripe_left = stripe_bytes_ - position_ % stripe_bytes_;
-    const int cut_count = CutPieces({pieces, static_cast<size_t>(count)}, moved, stripe_left, cut, kPiecesMax);
-    const ssize_t result = move(streams_[position_ / stripe_bytes_ % streams_.size()].get(), cut, cut_count);
+    const int cut_count = CutPieces({pieces, static_cast<size_t>(count)}, moved, stripe_left(), cut, kPiecesMax);
+    const ssize_t result = move(stream(), cut, cut_count);
     // No event tells of it again.
     if (result == -EBADMSG) return result;
     // The next call returns the end or the error.
@@ -121,6 +120,12 @@ ssize_t StripedStream::Write(const iovec* pieces, int count) {
 ssize_t StripedStream::Read(const iovec* pieces, int count) {
   return Run(pieces, count,
              [](ByteStream* stream, const iovec* cut, int cut_count) { return stream->Read(cut, cut_count); });
+}
+
+ssize_t StripedStream::View(size_t bytes, const unsigned char** data) {
+  const ssize_t viewed = stream()->View(std::min(bytes, stripe_left()), data);
+  if (viewed > 0) position_ += viewed;
+  return viewed;
 }
 
 std::string StripedStream::Defect() const {

@@ -80,14 +80,18 @@ class TcpStream final : public ByteStream {
 // The writer goes on to the next socket as soon as the kernel has taken a stripe, so that all are under way at once.
 class StripedStream final : public ByteStream {
  public:
-  // The same streams in the same order, and the same length, at both ends.
+  // Streams of one kind. The same in the same order, and the same length, at both ends.
   StripedStream(std::vector<std::unique_ptr<ByteStream>> streams, size_t stripe_bytes);
 
   ssize_t Write(const iovec* pieces, int count) override;
   ssize_t Read(const iovec* pieces, int count) override;
+  bool views() const override { return streams_.front()->views(); }
+  ssize_t View(size_t bytes, const unsigned char** data) override;
   std::string Defect() const override;
 
  private:
+  size_t stripe_left() const { return stripe_bytes_ - position_ % stripe_bytes_; }
+  ByteStream* stream() const { return streams_[position_ / stripe_bytes_ % streams_.size()].get(); }
   // Moves what lies in each stripe with `move`, until one of them moves less than it was asked for.
   template <typename Move>
   ssize_t Run(const iovec* pieces, int count, Move move);
