@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares two builds of one benchmark: bench/old_and_new.py OLD NEW [--rounds N] [-- ARGUMENTS].
 
-In each round OLD, NEW and OLD again run with the same arguments, so that a machine whose speed drifts changes all alike. A
+Or two settings of one: OLD and NEW are commands, such as 'env LOCKSTEP_SECURITY=none PROGRAM'. In each round OLD, NEW and OLD again run with the same arguments, so that a machine whose speed drifts changes all alike. A
 row is printed for each time that the benchmark writes as JSON: the median over the rounds of NEW's time divided by the
 geometric mean of OLD's two, with its quartiles; and of OLD's second time divided by its first, which is the noise of the
 machine. A row is marked where NEW is slower than the noise explains: the quartiles of both lie apart.
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import pathlib
+import shlex
 import statistics
 import subprocess
 import sys
@@ -31,14 +32,15 @@ def times(part, name=()):
             yield from times(value, name + (key,))
 
 
-def run(program, arguments):
+def run(command, arguments):
+    command = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder, 'output.json')
-        google = 'benchmark' in pathlib.Path(program).name
+        google = 'benchmark' in pathlib.Path(command[-1]).name
         flags = [f'--benchmark_out={output}', '--benchmark_out_format=json'] if google else [f'--json={output}']
-        done = subprocess.run([program, *arguments, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*command, *arguments, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            sys.exit(f'{program}: exit status {done.returncode}\n{done.stderr}')
+            sys.exit(f'{shlex.join(command)}: exit status {done.returncode}\n{done.stderr}')
         document = json.loads(output.read_text())
         rows = document['benchmarks' if google else 'rows']
         return dict(found for row in rows if 'bucket' not in row for found in times(row))  # a bucket is measured once in a run

@@ -207,7 +207,7 @@ TEST(ChannelTest, ARewrittenPreambleDoesNotHelp) {
 }
 
 TEST(ChannelTest, OldVersionsAreNamed) {
-  const std::string hellos[] = {"LKST\1\0\0\0", std::string("LKS1\2\0\0\0\0\0\0\0", 12), "LSMH....",
+  const std::string hellos[] = {std::string("LKST\1\0\0\0", 8), std::string("LKS1\2\0\0\0\0\0\0\0", 12), "LSMH....",
                                 std::string("\x40\0\0\0\1LSTC", 9)};
   for (const std::string& hello : hellos) {
     End listens(Purpose::kStore, Side::kListens, Secured('s'));
