@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "transport/net/little_endian.h"
 #include "transport/posting.h"
 #include "transport/secure/hkdf.h"
@@ -32,10 +33,17 @@ void Gather(absl::Span<const iovec> pieces, unsigned char* target) {
   }
 }
 
-// The faster one that there is.
+// The faster one that there is. Says once which, and why.
 CipherBackend Backend() {
-  static const CipherBackend backend =
-      CipherBackendVersion(CipherBackend::kIpsecMb).ok() ? CipherBackend::kIpsecMb : CipherBackend::kOpenSsl;
+  static const CipherBackend backend = [] {
+    const absl::StatusOr<std::string> ipsec_mb = CipherBackendVersion(CipherBackend::kIpsecMb);
+    if (ipsec_mb.ok()) {
+      LOCKSTEP_LOG(kInfo) << "records are sealed by " << *ipsec_mb;
+      return CipherBackend::kIpsecMb;
+    }
+    LOCKSTEP_LOG(kInfo) << "records are sealed by OpenSSL: " << ipsec_mb.status().message();
+    return CipherBackend::kOpenSsl;
+  }();
   return backend;
 }
 
