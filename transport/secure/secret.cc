@@ -130,4 +130,6 @@ std::string Secret::Hex() const {
   return hex;
 }
 
+void Wipe(std::string* text) { explicit_bzero(&(*text)[0], text->size()); }
+
 }  // namespace lockstep

@@ -38,6 +38,7 @@ class Secret {
   static absl::StatusOr<std::shared_ptr<const Secret>> ReadFile(const std::string& path);
 
   absl::string_view bytes() const { return absl::string_view(memory_, kBytes); }
+  // To be wiped by the caller.
   std::string Hex() const;
 
   // True in the process that made it, false in a forked child, where the bytes are gone.
@@ -48,6 +49,25 @@ class Secret {
   static absl::StatusOr<std::shared_ptr<Secret>> Allocate();
 
   char* const memory_;  // a mapping: kBytes, and a byte that is 1 where they are there
+};
+
+// Overwrites a text that is, or has, a secret.
+void Wipe(std::string* text);
+
+// The same at the end of a scope, however that is left.
+class WipedAtEnd {
+ public:
+  explicit WipedAtEnd(std::string* text) : text_(text) {}
+  // What is no error.
+  explicit WipedAtEnd(absl::StatusOr<std::string>* text) : text_(text->ok() ? &**text : nullptr) {}
+  ~WipedAtEnd() {
+    if (text_ != nullptr) Wipe(text_);
+  }
+  WipedAtEnd(const WipedAtEnd&) = delete;
+  WipedAtEnd& operator=(const WipedAtEnd&) = delete;
+
+ private:
+  std::string* const text_;
 };
 
 }  // namespace lockstep

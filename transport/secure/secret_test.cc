@@ -100,6 +100,18 @@ TEST(SecretTest, AForkedChildHasNone) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(SecretTest, TextsAreWiped) {
+  std::string text = kHex;
+  absl::StatusOr<std::string> result = text;
+  absl::StatusOr<std::string> error = absl::UnknownError("none");
+  {
+    const WipedAtEnd wiped(&text), wiped_too(&result), nothing(&error);
+    EXPECT_EQ(text, kHex);
+  }
+  EXPECT_EQ(text, std::string(sizeof(kHex) - 1, '\0'));
+  EXPECT_EQ(*result, text);
+}
+
 TEST(SecretTest, BytesAndHexHaveTheirLength) {
   EXPECT_THAT(Secret::FromBytes("short").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32 bytes, not 5")));

@@ -1,7 +1,6 @@
 #include "transport/store/secret_handout.h"
 
 #include <poll.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <string>
@@ -41,7 +40,7 @@ absl::StatusOr<std::shared_ptr<const Secret>> AskAt(const std::string& name, Dea
     if (!received.ok()) return gone();  // the server has ended
     if (*received) {
       auto secret = Secret::FromBytes(message.bytes);
-      explicit_bzero(&message.bytes[0], message.bytes.size());
+      Wipe(&message.bytes);
       return secret;
     }
     if (deadline.passed()) {

@@ -202,7 +202,10 @@ absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Credentials* credential
 
 // What rank 0 tells the others: "tcp://10.0.0.1:4000", and behind a blank the secret, if it has drawn one.
 std::string TextOf(const std::string& url, const Credentials& credentials, bool drawn) {
-  return drawn ? absl::StrCat(url, " ", credentials.secret->Hex()) : url;
+  if (!drawn) return url;
+  std::string hex = credentials.secret->Hex();
+  const WipedAtEnd wiped(&hex);
+  return absl::StrCat(url, " ", hex);
 }
 
 // Sets store_url and, where they lack one, the credentials' secret. No error shows the text.
@@ -258,11 +261,13 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
     LOCKSTEP_ASSIGN_OR_RETURN(opened.server, TcpStoreServer::Create(address->WithPort(0), options));
     return TextOf(absl::StrCat("tcp://", opened.server->address().ToString()), *credentials, draws);
   };
-  const absl::StatusOr<std::string> text = world->rank == Rank(0) ? serve() : std::string();
-  const absl::StatusOr<std::string> told = [&]() -> absl::StatusOr<std::string> {
+  absl::StatusOr<std::string> text = world->rank == Rank(0) ? serve() : std::string();
+  const WipedAtEnd text_wiped(&text);
+  absl::StatusOr<std::string> told = [&]() -> absl::StatusOr<std::string> {
     LOCKSTEP_ASSIGN_OR_RETURN(Exchange* const exchange, OpenExchange(world->exchange, deadline));
     return TellAll(exchange, world->rank, text, deadline);
   }();
+  const WipedAtEnd told_wiped(&told);
   if (!text.ok()) return text.status();
   if (!told.ok()) {
     // Rank 0's own errors, and an absent rank's, would be no others without an exchange.
