@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "transport/secure/user.h"
 
 namespace lockstep {
 namespace {
@@ -38,12 +39,17 @@ absl::Status Judge(const std::string& path, const struct stat& file) {
     return absl::PermissionDeniedError(absl::StrCat("secret file ", Describe(path, file), ": ", why));
   };
   if (!S_ISREG(file.st_mode)) return refuse("is no regular file");
-  if (file.st_uid != geteuid() && file.st_uid != 0) {
-    return refuse(absl::StrCat("belongs to neither root nor this process's user ", geteuid()));
+  const bool of_root = IsRoot(file.st_uid);
+  if (!of_root && !IsThisUser(file.st_uid)) {
+    return refuse(absl::StrCat("belongs to ", DescribeUser(file.st_uid),
+                               ", and neither to root nor to this process's user ", geteuid()));
   }
-  const mode_t group = file.st_uid == 0 ? S_IRGRP : 0;
+  const mode_t group = of_root ? S_IRGRP : 0;
   if ((file.st_mode & (S_IRWXG | S_IRWXO) & ~group) != 0) {
     return refuse("others than its owner may read or change it; chmod 600 mends that, and a new secret with it");
+  }
+  if ((file.st_mode & S_IRGRP) != 0 && !IsGroupOfThisProcess(file.st_gid)) {
+    return refuse(absl::StrCat("group ", file.st_gid, ", which this process is not in, may read it"));
   }
   return absl::OkStatus();
 }

@@ -31,8 +31,9 @@ class Secret {
 
   // 64 hex digits and white space behind them.
   // ERRORS  NOT_FOUND          there is no such file
-  //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root, or others may read or write it. A group
-  //                            may read a file of root's: that is how Kubernetes hands secrets to a process of another user
+  //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root (user.h), or others may read or write it. A
+  //                            group of this process's may read a file of root's: that is how Kubernetes hands secrets to a process of
+  //                            another user
   //         INVALID_ARGUMENT   it holds something else
   //         All name the path, and the owner and mode, but nothing of the contents
   static absl::StatusOr<std::shared_ptr<const Secret>> ReadFile(const std::string& path);
