@@ -35,7 +35,8 @@ class Secret {
   //                            group of this process's may read a file of root's: that is how Kubernetes hands secrets to a process of
   //                            another user
   //         INVALID_ARGUMENT   it holds something else
-  //         All name the path, and the owner and mode, but nothing of the contents
+  //         All name the path, and the owner and mode, but nothing of the contents. Of a launcher's file (/proc/71/fd/8) they say what to
+  //         do where that cannot be reached
   static absl::StatusOr<std::shared_ptr<const Secret>> ReadFile(const std::string& path);
 
   absl::string_view bytes() const { return absl::string_view(memory_, kBytes); }

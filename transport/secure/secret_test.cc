@@ -10,7 +10,9 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/fork.h"
 #include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -94,6 +96,16 @@ TEST(SecretTest, InANamespaceWithoutAMapNoFileIsThisUsers) {
       Deadline::AfterMs(20'000));
   if (result == 99) GTEST_SKIP() << "this process can make no user namespace";
   EXPECT_EQ(result, 0);
+}
+
+TEST(SecretTest, AFileOfALauncherThatIsNotThereSaysWhatToDo) {
+  EXPECT_THAT(Secret::ReadFile("/proc/999999999/fd/3").status(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("process 999999999, the launcher"), HasSubstr("set LOCKSTEP_SECRET_FILE"))));
+  EXPECT_THAT(Secret::ReadFile("/proc/self/fd/999999").status(),
+              StatusIs(absl::StatusCode::kNotFound, Not(HasSubstr("launcher"))));
+  const UniqueFd file(open(FileOf(kHex, 0600).c_str(), O_RDONLY | O_CLOEXEC));
+  LOCKSTEP_EXPECT_OK(Secret::ReadFile(absl::StrCat("/proc/", getpid(), "/fd/", file.get())).status());
 }
 
 TEST(SecretTest, AFileOfAnotherUsersIsRefused) {
