@@ -105,7 +105,6 @@ size_t Connection::BytesToRead() const {
 }
 
 Connection::Input Connection::Open(absl::string_view arrived) {
-  const bool was_ready = channel_->ready();
   // Enough for all of it: growing would leave copies behind.
   std::string plain;
   const WipedAtEnd wiped(&plain);
@@ -113,7 +112,7 @@ Connection::Input Connection::Open(absl::string_view arrived) {
   why_ = channel_->Receive(arrived, &plain, &sealed_);
   reader_.Append(plain.data(), plain.size());
   if (why_.ok()) return Input::kOpen;
-  if (!was_ready && !channel_->ready()) return Input::kRefused;
+  if (!channel_->ready()) return Input::kRefused;  // once ready it stays so
   return absl::IsUnavailable(why_) ? Input::kClosed : Input::kTampered;
 }
 
