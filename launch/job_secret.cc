@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,13 +18,14 @@ namespace {
 
 absl::StatusOr<UniqueFd> FileOf(const Secret& secret) {
   UniqueFd file(memfd_create("lockstep-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  std::string text = absl::StrCat(secret.Hex(), "\n");
+  std::string hex = secret.Hex();
+  const WipedAtEnd hex_wiped(&hex);
+  std::string text = absl::StrCat(hex, "\n");
+  const WipedAtEnd text_wiped(&text);
   const bool made = file.valid() && fchmod(file.get(), 0600) == 0 &&
                     write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                     fcntl(file.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
-  const int error = errno;
-  explicit_bzero(&text[0], text.size());
-  if (!made) return ErrnoStatus(error, "a file in memory for the job's secret");
+  if (!made) return ErrnoStatus(errno, "a file in memory for the job's secret");
   return file;
 }
 

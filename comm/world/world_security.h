@@ -31,8 +31,9 @@ absl::StatusOr<WorldSecurity> ReadSecurity(const WorldOptions& options);
 // ERRORS  those of Secret::ReadFile, which name the option or variable as well
 absl::StatusOr<Credentials> ReadCredentials(const WorldSecurity& security);
 
-// FAILED_PRECONDITION where encryption is asked for, and data goes by a way ("libfabric") that cannot be protected and is not `allowed`
-// to go without. `name` is what LOCKSTEP_SECURITY_UNPROTECTED calls it.
+// FAILED_PRECONDITION where encryption is asked for, and data goes by a `way` that cannot be protected and is not `allowed` to go without.
+// The way is named as errors name it: "ofi", as the option transport does, and "NCCL". `name` is what LOCKSTEP_SECURITY_UNPROTECTED calls
+// it: "ofi", "nccl".
 absl::Status CheckProtected(const WorldSecurity& security, const char* way, const char* name, bool allowed);
 
 // "security: authenticate, by a secret from LOCKSTEP_SECRET_FILE=/etc/s".

@@ -237,11 +237,11 @@ TEST_F(WorldSecurityTest, NoneIsWarnedOfOnce) {
 TEST_F(WorldSecurityTest, EncryptionDoesNotGoUnprotectedUnlessAllowed) {
   WorldSecurity security;
   security.level = SecurityLevel::kEncrypt;
-  EXPECT_THAT(CheckProtected(security, "libfabric", "ofi", false),
+  EXPECT_THAT(CheckProtected(security, "ofi", "ofi", false),
               StatusIs(Code::kFailedPrecondition, HasSubstr("LOCKSTEP_SECURITY_UNPROTECTED=ofi")));
-  LOCKSTEP_EXPECT_OK(CheckProtected(security, "libfabric", "ofi", true));
+  LOCKSTEP_EXPECT_OK(CheckProtected(security, "ofi", "ofi", true));
   security.level = SecurityLevel::kAuthenticate;
-  LOCKSTEP_EXPECT_OK(CheckProtected(security, "libfabric", "ofi", false));
+  LOCKSTEP_EXPECT_OK(CheckProtected(security, "ofi", "ofi", false));
 }
 
 }  // namespace

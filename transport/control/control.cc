@@ -151,16 +151,16 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
 
 // Puts the address of our coordinator into the store. What stands there may be left over from a world that crashed, or belong
 // to a rank 0 that is alive: only asking it tells.
-// RETURNS  what stands there now
-absl::StatusOr<std::string> Publish(const ControlOptions& options, Store* store, const CoordinatorRecord& record,
-                                    Deadline deadline) {
-  const std::string text = control::EncodeCoordinatorRecord(record);
+absl::Status Publish(const ControlOptions& options, Store* store, const CoordinatorRecord& record, Deadline deadline) {
+  std::string text = control::EncodeCoordinatorRecord(record);
+  const WipedAtEnd text_wiped(&text);
   const std::string key = control::StoreKey(options.job_id);
   const std::string attempt = absl::StrCat("publish the coordinator in ", store->Describe());
   for (;;) {
     absl::StatusOr<std::string> before = store->Get(key, deadline);
     if (absl::IsNotFound(before.status())) before = std::string();
     if (!before.ok()) return Annotate(before.status(), attempt);
+    const WipedAtEnd before_wiped(&before);
     if (!before->empty()) {
       if (const absl::StatusOr<CoordinatorRecord> other = control::DecodeCoordinatorRecord(*before); other.ok()) {
         const Deadline probe = Deadline::Earlier(deadline, Deadline::After(kProbeTime));
@@ -169,7 +169,8 @@ absl::StatusOr<std::string> Publish(const ControlOptions& options, Store* store,
       }
       LOCKSTEP_LOG(kInfo) << "replaces the left-over address of a coordinator in " << store->Describe();
     }
-    const absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, text, deadline);
+    absl::StatusOr<std::string> after = store->CompareAndSet(key, *before, text, deadline);
+    const WipedAtEnd after_wiped(&after);
     // An embedder's store may know no more than set and get; of two rank 0s that start at the same moment the later one
     // then wins.
     if (absl::IsUnimplemented(after.status())) {
@@ -185,7 +186,7 @@ absl::StatusOr<std::string> Publish(const ControlOptions& options, Store* store,
   }
   // For a hint to others: that it does not stand there is no reason to fail.
   (void)store->Set(control::kAnyJobKey, control::AnyJobText(record), deadline);
-  return text;
+  return absl::OkStatus();
 }
 
 // A rank that looks for rank 0's coordinator in the store.
@@ -198,8 +199,9 @@ class Search {
   // that fails otherwise may be left over from a crashed world, so the store is read again until the deadline.
   absl::StatusOr<Welcomed> Run() {
     for (;;) {
-      const absl::StatusOr<std::string> text =
+      absl::StatusOr<std::string> text =
           store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
+      const WipedAtEnd wiped(&text);
       if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
         return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
       }
@@ -240,7 +242,8 @@ class Search {
     Deadline overruled = Deadline::Infinite();
     Attempt attempt = TryCoordinator(options_, *store_, *record, deadline_, [&] {
       LogNowAndThen();
-      const absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+      absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+      const WipedAtEnd wiped(&now);
       if (!now.ok()) return !absl::IsNotFound(now.status());
       if (*now == text) return true;
       // What another rank has told there the coordinator tells as well; one that is dead does not.
@@ -382,8 +385,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
                             MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
   // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string published, Publish(options, store, record, deadline));
-  client->SetPublished(published);
+  LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, record, deadline));
+  client->SetPublished(std::move(record));
   return client;
 }
 
@@ -414,7 +417,7 @@ void ControlChannel::Refuse(const ControlOptions& options, Store* store, const a
   if (absl::IsAlreadyExists(why)) return;
   std::vector<int> others(options.size - 1);
   std::iota(others.begin(), others.end(), 1);
-  control::EndSetup(store, control::StoreKey(options.job_id), "", options.attempt, why, std::move(others),
+  control::EndSetup(store, control::StoreKey(options.job_id), absl::nullopt, options.attempt, why, std::move(others),
                     options.parting);
 }
 

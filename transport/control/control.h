@@ -202,9 +202,8 @@ class ControlChannel {
   // REQUIRES  called before anything but Leave
   // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
   absl::Status Start(std::vector<control::Message> early);
-  // For Create: rank 0's record is in the store. Join removes it when it ends, or Leave if Join was not called. Its text may hold the
-  // job's secret.
-  void SetPublished(const std::string& record) { record_ = record; }
+  // For Create: rank 0's record is in the store. Join removes it when it ends, or Leave if Join was not called.
+  void SetPublished(control::CoordinatorRecord record) { record_ = std::move(record); }
 
  private:
   using MessageList = std::vector<std::pair<Rank, std::string>>;
@@ -239,7 +238,8 @@ class ControlChannel {
   void WatchForHindrances(Deadline deadline);
   // Takes `record` out of the store. If the set-up has failed, puts the reason there for `untold`, the ranks to which the
   // coordinator has not told it. Does nothing without a record.
-  void EndSetup(const std::string& record, const absl::Status& result, std::vector<int> untold);
+  void EndSetup(const absl::optional<control::CoordinatorRecord>& record, const absl::Status& result,
+                std::vector<int> untold);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
 
@@ -259,7 +259,7 @@ class ControlChannel {
 
   // Join's own, and Leave's where it was not called. Rank 0's.
   Store* const store_;
-  std::string record_;  // in the store; empty before it is published, and when the set-up has ended
+  absl::optional<control::CoordinatorRecord> record_;  // in the store: from its publication to the end of the set-up
 
   Mutex mu_;
   CondVar changed_;

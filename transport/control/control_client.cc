@@ -163,11 +163,11 @@ absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, abs
   }
   absl::StatusOr<std::vector<Member>> joined = AwaitJoined(deadline);
   std::vector<int> untold;
-  if (!record_.empty()) {
+  if (record_.has_value()) {
     MutexLock lock(&mu_);
     if (!leaving_) untold = coordinator_->untold();  // else it may have gone
   }
-  EndSetup(std::exchange(record_, ""), joined.status(), std::move(untold));
+  EndSetup(std::exchange(record_, absl::nullopt), joined.status(), std::move(untold));
   return joined;
 }
 
@@ -193,8 +193,9 @@ absl::Status ControlChannel::LookForHindrance() {
   return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options_.why_loopback));
 }
 
-void ControlChannel::EndSetup(const std::string& record, const absl::Status& result, std::vector<int> untold) {
-  if (record.empty()) return;
+void ControlChannel::EndSetup(const absl::optional<control::CoordinatorRecord>& record, const absl::Status& result,
+                              std::vector<int> untold) {
+  if (!record.has_value()) return;
   control::EndSetup(store_, control::StoreKey(options_.job_id), record, options_.attempt, result, std::move(untold),
                     options_.parting);
 }
@@ -330,11 +331,11 @@ absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitAnswer(uint64_t
 }
 
 void ControlChannel::Leave() {
-  std::string record;
+  absl::optional<control::CoordinatorRecord> record;
   absl::Status why = absl::AbortedError("it left before the world had formed");
   if (!forked()) {
     MutexLock lock(&mu_);
-    if (!join_called_) record = std::exchange(record_, "");
+    if (!join_called_) record = std::exchange(record_, absl::nullopt);
     if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
     PostLocked(control::Disconnect{});
     leaving_ = true;
@@ -348,7 +349,7 @@ void ControlChannel::Leave() {
     connection_.FinishWriting();
   }
   std::vector<int> untold;
-  if (!record.empty()) untold = coordinator_->untold();
+  if (record.has_value()) untold = coordinator_->untold();
   // After our own disconnect, so that the coordinator's world sees rank 0 leave before the coordinator goes.
   coordinator_.reset();
   // Without the coordinator, whose descriptors others may need to come and read it.

@@ -1,10 +1,11 @@
 #include "transport/control/control_connection.h"
 
-#include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace control {
@@ -17,13 +18,11 @@ constexpr int kReadsMax = 64;
 // What is protected at a time: a frame that goes to thousands of peers must not be held for each of them.
 constexpr size_t kSealBytes = size_t{64} << 10;
 
-void Wipe(const std::string& bytes) { explicit_bzero(const_cast<char*>(bytes.data()), bytes.size()); }
-
 }  // namespace
 
 Connection::Frame Connection::MakeFrame(const Message& message) {
-  return Frame(new std::string(Encode(message)), [](const std::string* bytes) {
-    Wipe(*bytes);
+  return Frame(new std::string(Encode(message)), [](std::string* bytes) {
+    Wipe(bytes);
     delete bytes;
   });
 }
@@ -106,15 +105,14 @@ size_t Connection::BytesToRead() const {
 }
 
 Connection::Input Connection::Open(absl::string_view arrived) {
-  const bool was_ready = channel_->ready();
   // Enough for all of it: growing would leave copies behind.
   std::string plain;
+  const WipedAtEnd wiped(&plain);
   plain.reserve(kReadBytes + arrived.size());
   why_ = channel_->Receive(arrived, &plain, &sealed_);
   reader_.Append(plain.data(), plain.size());
-  Wipe(plain);
   if (why_.ok()) return Input::kOpen;
-  if (!was_ready && !channel_->ready()) return Input::kRefused;
+  if (!channel_->ready()) return Input::kRefused;  // once ready it stays so
   return absl::IsUnavailable(why_) ? Input::kClosed : Input::kTampered;
 }
 

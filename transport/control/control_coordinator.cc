@@ -142,7 +142,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
         return;
       }
-      const std::string source = from.WithPort(0).ToString();
+      const std::string source = from.HostString();
       peers_.push_back(std::move(peer));
       if (const absl::optional<uint64_t> id = half_open_.Add(last_id_, source, now)) Drop(*id, Refusal::kCrowded);
       // Most who mean it have said so already: the next that comes does not push them out.

@@ -232,9 +232,10 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
 }
 
 std::string EncodeCoordinatorRecord(const CoordinatorRecord& record) {
+  std::string secret = record.secret == nullptr ? kNoSecret : record.secret->Hex();
+  const WipedAtEnd wiped(&secret);
   return absl::StrCat(kCoordinatorRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ",
-                      record.pid, " ", record.attempt, " ", record.secret == nullptr ? kNoSecret : record.secret->Hex(),
-                      " ", record.host);
+                      record.pid, " ", record.attempt, " ", secret, " ", record.host);
 }
 
 absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text) {

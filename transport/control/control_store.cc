@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/log.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace control {
@@ -113,13 +114,14 @@ absl::Status SaidBy(const Member& self, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(saying, status.message()));
 }
 
-void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
-              std::vector<int> untold, milliseconds parting) {
+void EndSetup(Store* store, const std::string& key, const absl::optional<CoordinatorRecord>& record, int attempt,
+              const absl::Status& result, std::vector<int> untold, milliseconds parting) {
   const Deadline deadline = Deadline::After(kStoreTime);
-  const absl::StatusOr<CoordinatorRecord> published = DecodeCoordinatorRecord(record);
-  if (published.ok()) Remove(store, kAnyJobKey, AnyJobText(*published), deadline);
-  if (result.ok()) return Remove(store, key, record, deadline);
-  LeaveFailure(store, key, record, attempt, SaidBy(ThisProcess(Rank(0)), result), std::move(untold), deadline);
+  std::string text = record.has_value() ? EncodeCoordinatorRecord(*record) : "";
+  const WipedAtEnd wiped(&text);
+  if (record.has_value()) Remove(store, kAnyJobKey, AnyJobText(*record), deadline);
+  if (result.ok()) return Remove(store, key, text, deadline);
+  LeaveFailure(store, key, text, attempt, SaidBy(ThisProcess(Rank(0)), result), std::move(untold), deadline);
   for (const Deadline end = Deadline::After(parting); !end.passed();) {
     const absl::StatusOr<std::string> stored = store->Get(key, end);
     if (!stored.ok() || !Fresh(*stored).has_value()) return;

@@ -39,10 +39,10 @@ Member ThisProcess(Rank rank);
 absl::Status SaidBy(const Member& self, const absl::Status& status);
 
 // For rank 0, when a set-up has ended. If `result` is OK or `untold` is empty, removes its record from the store. Otherwise replaces
-// it by the failure, for the ranks in `untold`, and blocks until they have read it, at most for `parting`. `record` is empty if it
-// was never published. Another rank 0's record stays.
-void EndSetup(Store* store, const std::string& key, const std::string& record, int attempt, const absl::Status& result,
-              std::vector<int> untold, std::chrono::milliseconds parting);
+// it by the failure, for the ranks in `untold`, and blocks until they have read it, at most for `parting`. `record` is empty if none
+// was published. Another rank 0's record stays.
+void EndSetup(Store* store, const std::string& key, const absl::optional<CoordinatorRecord>& record, int attempt,
+              const absl::Status& result, std::vector<int> untold, std::chrono::milliseconds parting);
 
 // For any other rank that fails before it has reached the coordinator: replaces the coordinator's record by the failure, where
 // rank 0 and the ranks that look for the coordinator find it. If there is no record, waits a second for it. A record of a later

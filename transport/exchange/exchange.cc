@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "transport/exchange/pmi.h"
 #include "transport/exchange/pmix.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
@@ -43,9 +44,11 @@ absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::S
   static std::atomic<int> told{0};
   const std::string key = absl::StrCat("lockstep-", told++);
   if (rank == Rank(0)) {
-    const std::string plain(text.ok() ? absl::string_view(*text) : text.status().message());
-    std::string value = absl::WebSafeBase64Escape(plain.substr(0, kTextBytesMax));
-    value.insert(value.begin(), static_cast<char>('A' + text.status().raw_code()));
+    const absl::string_view plain = text.ok() ? absl::string_view(*text) : text.status().message();
+    std::string escaped = absl::WebSafeBase64Escape(plain.substr(0, kTextBytesMax));
+    const WipedAtEnd escaped_wiped(&escaped);
+    std::string value = absl::StrCat(std::string(1, static_cast<char>('A' + text.status().raw_code())), escaped);
+    const WipedAtEnd value_wiped(&value);
     LOCKSTEP_RETURN_IF_ERROR(exchange->Put(key, value, deadline));
   }
   if (const absl::Status fence = exchange->Fence(deadline); absl::IsDeadlineExceeded(fence)) {
@@ -54,9 +57,11 @@ absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::S
     return fence;
   }
   if (rank == Rank(0)) return text;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string value, exchange->Get(key, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string value, exchange->Get(key, deadline));
+  const WipedAtEnd wiped(&value);
   std::string plain;
-  if (value.empty() || value[0] < 'A' || value[0] > 'Q' || !absl::WebSafeBase64Unescape(value.substr(1), &plain)) {
+  if (value.empty() || value[0] < 'A' || value[0] > 'Q' ||
+      !absl::WebSafeBase64Unescape(absl::string_view(value).substr(1), &plain)) {
     // Not shown: it may be a secret that was damaged on its way.
     return absl::UnavailableError(
         absl::StrCat("rank 0 has put ", value.size(), " bytes that are nothing of Lockstep's"));

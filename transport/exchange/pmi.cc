@@ -22,12 +22,15 @@
 #include "base/status.h"
 #include "transport/exchange/mpi_presence.h"
 #include "transport/net/socket.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
 
 constexpr size_t kAnswerBytesMax = 16384;
 constexpr size_t kLengthBytes = 6;
+// Room for a question with a value, so that growing leaves no copy of it behind.
+constexpr size_t kQuestionBytes = 2 * kExchangeValueBytesMax;
 // How long an exiting process waits for the answer to finalize.
 constexpr int kEndMs = 1000;
 
@@ -76,6 +79,7 @@ absl::Status PmiExchange::Put(absl::string_view key, absl::string_view value, De
   if (kind_ == ExchangeKind::kPmi1) fields.emplace_back("kvsname", space_);
   fields.emplace_back("key", key);
   fields.emplace_back("value", value);
+  const WipedAtEnd wiped(&fields.back().second);
   return Ask(kind_, Of(kind_).put.name, fields, Of(kind_).put.answer, deadline).status();
 }
 
@@ -94,10 +98,9 @@ absl::StatusOr<std::string> PmiExchange::Get(absl::string_view key, Deadline dea
     fields.emplace_back("srcid", "0");
   }
   fields.emplace_back("key", key);
-  LOCKSTEP_ASSIGN_OR_RETURN(const Fields answer,
-                            Ask(kind_, Of(kind_).get.name, fields, Of(kind_).get.answer, deadline));
-  for (const auto& [name, value] : answer) {
-    if (name == "value") return value;
+  LOCKSTEP_ASSIGN_OR_RETURN(Fields answer, Ask(kind_, Of(kind_).get.name, fields, Of(kind_).get.answer, deadline));
+  for (auto& [name, value] : answer) {
+    if (name == "value") return std::move(value);
   }
   return absl::UnavailableError(absl::StrCat(Name(kind_), ": rank 0 has put no ", key));
 }
@@ -129,7 +132,10 @@ absl::Status PmiExchange::EndLocked(Deadline deadline) {
 absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::string_view name, const Fields& fields,
                                                      absl::string_view answer, Deadline deadline) {
   const char separator = form == ExchangeKind::kPmi1 ? ' ' : ';';
-  std::string message = absl::StrCat("cmd=", name);
+  std::string message;
+  const WipedAtEnd message_wiped(&message);
+  message.reserve(kQuestionBytes);
+  absl::StrAppend(&message, "cmd=", name);
   for (const auto& [key, value] : fields) absl::StrAppend(&message, std::string(1, separator), key, "=", value);
   const std::string attempt = absl::StrCat(Name(kind_), ", ", name);
   LOCKSTEP_RETURN_IF_ERROR(failure_);
@@ -137,7 +143,8 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
     failure_ = absl::FailedPreconditionError(absl::StrCat("an earlier call has failed: ", status.message()));
     return status;
   };
-  const absl::StatusOr<std::string> text = AskRaw(form, message, deadline);
+  absl::StatusOr<std::string> text = AskRaw(form, message, deadline);
+  const WipedAtEnd text_wiped(&text);
   if (absl::IsDeadlineExceeded(text.status()))
     return fail(absl::DeadlineExceededError(attempt + ": no answer in time"));
   if (!text.ok()) return fail(Annotate(text.status(), attempt));
@@ -158,8 +165,9 @@ absl::StatusOr<PmiExchange::Fields> PmiExchange::Ask(ExchangeKind form, absl::st
 
 absl::Status PmiExchange::Send(ExchangeKind form, const std::string& message, Deadline deadline) {
   std::string sent;
+  const WipedAtEnd wiped(&sent);
   if (form == ExchangeKind::kPmi1) {
-    sent = message + "\n";
+    sent = absl::StrCat(message, "\n");
   } else {
     sent = absl::StrCat(message.size() + 1);
     sent.resize(kLengthBytes, ' ');
@@ -172,6 +180,7 @@ absl::StatusOr<std::string> PmiExchange::AskRaw(ExchangeKind form, const std::st
   LOCKSTEP_RETURN_IF_ERROR(Send(form, message, deadline));
   std::string answer;
   if (form == ExchangeKind::kPmi1) {
+    answer.reserve(kAnswerBytesMax + 1);
     for (char byte = 0; answer.size() <= kAnswerBytesMax;) {
       // Not a byte further than the line: what follows may be for MPI.
       LOCKSTEP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), &byte, 1, deadline));

@@ -18,9 +18,18 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
+
+// A text that may be the job's secret: overwritten at its end.
+std::shared_ptr<std::string> KeptUntilWiped(absl::string_view text) {
+  return std::shared_ptr<std::string>(new std::string(text), [](std::string* ends) {
+    Wipe(ends);
+    delete ends;
+  });
+}
 
 // Of the PMIx standard, as far as it is used here; in pmix_common.h.
 namespace pmix {
@@ -123,10 +132,10 @@ class PmixExchange final : public Exchange {
 
   absl::Status Put(absl::string_view key, absl::string_view value, Deadline deadline) override {
     return Call("PMIx_Put and PMIx_Commit", deadline,
-                [connected = connected_, key = std::string(key), text = std::string(value)](std::string*) mutable {
+                [connected = connected_, key = std::string(key), text = KeptUntilWiped(value)](std::string*) {
                   pmix::Value value = {};
                   value.type = pmix::kString;
-                  value.data.string = &text[0];
+                  value.data.string = &(*text)[0];
                   const pmix::Status status = connected.api.Put(pmix::kGlobal, key.c_str(), &value);
                   return status == pmix::kSuccess ? connected.api.Commit() : status;
                 })
@@ -162,6 +171,7 @@ class PmixExchange final : public Exchange {
       if (value->type == pmix::kUint32) *text = absl::StrCat(value->data.uint32);
       if (value->type == pmix::kString) {
         *text = value->data.string;
+        explicit_bzero(value->data.string, text->size());
         free(value->data.string);
       }
       free(value);
@@ -209,7 +219,7 @@ class PmixExchange final : public Exchange {
       return absl::DeadlineExceededError(absl::StrCat(what, " has not ended in time"));
     }
     thread.Detach();
-    if (shared->status == pmix::kSuccess) return shared->text;
+    if (shared->status == pmix::kSuccess) return std::move(shared->text);
     return absl::UnavailableError(absl::StrCat(what, ": ", error_string(shared->status), " (", shared->status, ")"));
   }
 

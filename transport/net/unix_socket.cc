@@ -147,6 +147,7 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
   if ((header.msg_flags & MSG_CTRUNC) != 0) return DescriptorLimit();
   if ((header.msg_flags & MSG_TRUNC) != 0) return absl::DataLossError("unix socket: a message longer than any of ours");
   message->bytes.assign(bytes, received);
+  explicit_bzero(bytes, received);  // it may be a secret
   return true;
 }
 

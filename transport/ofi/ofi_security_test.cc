@@ -487,6 +487,33 @@ TEST_P(OfiSecurityTest, HandshakesThatAreNotFinishedAreFewAndEnd) {
   ExpectExchange(0, 1, 3);
 }
 
+// Though they say that they are where it is, so that its address has the most.
+TEST_P(OfiSecretTest, AHandshakeThatHasBegunWellDoesNotMakeWay) {
+  CreateWithOutsider();
+  const std::string name = outsider_->name();
+  Channel channel(Purpose::kFabric, Channel::Side::kConnects, OfiTestCredentials(GetParam()));
+  OfiHello hello;
+  hello.address = name;
+  hello.flight = channel.Start();
+  Say(OfiKind::kHello, /*exchange=*/5, 1, EncodeOfiHello(hello));
+  ASSERT_TRUE(AwaitHeard(1));
+  const std::string flight = outsider_->heard().back().payload;
+
+  OfiHello stranger;
+  stranger.address = name;
+  stranger.flight = hello.flight.substr(0, kPreambleBytes - 1);
+  constexpr uint64_t kHellos = 50;
+  for (uint64_t i = 0; i < kHellos; ++i) Say(OfiKind::kHello, 100 + i, 1, EncodeOfiHello(stranger));
+  LetRankZeroSee();
+  EXPECT_GT(rank(0)->refusals().count(Refusal::kCrowded), 0u);
+
+  std::string plain, confirm;
+  EXPECT_THAT(channel.Receive(flight, &plain, &confirm), IsOk());
+  channel.Send(EncodeOfiHandshake(HandshakeOfRankOne()), &confirm);
+  Say(OfiKind::kConfirm, 5, 1, confirm);
+  EXPECT_TRUE(DriveAll([&] { return outsider_->heard().back().kind == OfiKind::kAnswer; }));
+}
+
 // As version 1 said it, and is answered in its words.
 TEST_P(OfiSecurityTest, AnOldVersionIsRefusedByName) {
   CreateWithOutsider();

@@ -224,6 +224,7 @@ absl::Status Channel::Receive(absl::string_view arrived, std::string* plain, std
   if (state_ != State::kReady) taken_ += arrived.size();
   if (state_ == State::kPreamble) LOCKSTEP_RETURN_IF_ERROR(TakePreamble(&arrived, to_send));
   if (arrived.empty()) return absl::OkStatus();
+  if (state_ == State::kHandshake && taken_ > kHandshakeBytesMax) return Refuse(Refusal::kTooLong, "");
   if (tls_ == nullptr) {
     plain->append(arrived.data(), arrived.size());
     return absl::OkStatus();

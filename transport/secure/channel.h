@@ -80,8 +80,9 @@ class Channel {
   //         UNAVAILABLE        once ready: the peer said that it says no more
   absl::Status Receive(absl::string_view arrived, std::string* plain, std::string* to_send);
 
-  // The bytes to read next if none behind the next piece of protocol are to be taken: never 0, and never more than kHandshakeBytesMax
-  // before the channel is ready. At level none, once ready, it is for the caller to know.
+  // How many bytes to read next for Receive, so as to take nothing that comes behind the next piece of the protocol. At least 1. Until
+  // the channel is ready, all pieces together are at most kHandshakeBytesMax. At level none, once it is ready, there are no pieces: the
+  // caller knows what it waits for.
   size_t wanted() const;
 
   // True once the peer has proved that it has the secret, and Send may be called.

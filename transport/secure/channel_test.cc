@@ -252,6 +252,16 @@ TEST(ChannelTest, TakesNoMoreThanAHandshakeNeeds) {
   EXPECT_LE(taken, kHandshakeBytesMax);
 }
 
+TEST(ChannelTest, MoreThanAHandshakeNeedsIsNotLookedAt) {
+  End connects(Purpose::kFabric, Side::kConnects, Secured('s'));
+  End listens(Purpose::kFabric, Side::kListens, Secured('s'));
+  const std::string flight = connects.channel.Start();
+  EXPECT_THAT(listens.Take(flight + std::string(kHandshakeBytesMax, 'x')),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("more than a handshake needs")));
+  EXPECT_EQ(listens.channel.refusal(), Refusal::kTooLong);
+  EXPECT_EQ(listens.to_send.size(), kPreambleBytes) << "not even its beginning";
+}
+
 // Each byte of each flight, each in three ways.
 TEST(ChannelTest, NoAlteredHandshakeEndsWell) {
   std::vector<std::string> flights;

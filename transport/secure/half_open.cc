@@ -1,5 +1,7 @@
 #include "transport/secure/half_open.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -13,6 +15,15 @@ namespace {
 // In which a handshake between processes that mean it is over.
 constexpr std::chrono::seconds kStays{1};
 
+// The network of an IPv6 address, "2001:db8::7" or "fe80::7%eth0". Anything else as it is, an IPv4 address in IPv6's form too.
+std::string CountedAs(const std::string& source) {
+  const size_t host_bytes = std::min(source.find('%'), source.size());
+  in6_addr address;
+  if (inet_pton(AF_INET6, source.substr(0, host_bytes).c_str(), &address) != 1) return source;
+  if (IN6_IS_ADDR_V4MAPPED(&address)) return source;
+  return std::string(reinterpret_cast<const char*>(&address), 8) + source.substr(host_bytes);
+}
+
 }  // namespace
 
 size_t HalfOpen::MostForThisProcess() {
@@ -22,7 +33,7 @@ size_t HalfOpen::MostForThisProcess() {
 }
 
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
-  connections_.push_back({id, source, now + time_, now, false});
+  connections_.push_back({id, CountedAs(source), now + time_, now, false});
   if (connections_.size() <= most_) return absl::nullopt;
   const absl::optional<uint64_t> crowded = Crowded(now);
   if (crowded.has_value() && *crowded != id) return crowded;
@@ -31,7 +42,7 @@ absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, C
   for (const Connection& connection : connections_) ++counts[connection.source];
   const auto fullest =
       std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (fullest->second <= counts[source] + 1) return id;
+  if (fullest->second <= counts[connections_.back().source] + 1) return id;
   return std::find_if(connections_.begin(), connections_.end(),
                       [&](const Connection& connection) { return connection.source == fullest->first; })
       ->id;

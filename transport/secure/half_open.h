@@ -15,8 +15,8 @@
 namespace lockstep {
 
 // Bounds them in number and time. What there is too much of goes at the expense of the address that has the most, so that one that floods
-// keeps out nobody else: its oldest goes. Who has begun a handshake well stays for a second all the same, so that those who mean it do not
-// push out each other. Belongs to one thread.
+// keeps out nobody else: its oldest goes. The IPv6 addresses of a /64 count as one, since one host may have them all. Who has begun a
+// handshake well stays for a second all the same, so that those who mean it do not push out each other. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
@@ -26,7 +26,7 @@ class HalfOpen {
 
   HalfOpen(size_t most, std::chrono::milliseconds time) : most_(most), time_(time) {}
 
-  // Connection `id` has come from host `source`. IDs grow.
+  // Connection `id` has come from `source`: an IP address without a port, or any other name. IDs grow.
   // RETURNS  the one to close, if there are more than `most` now
   absl::optional<uint64_t> Add(uint64_t id, const std::string& source, Clock::time_point now);
 
@@ -51,7 +51,7 @@ class HalfOpen {
  private:
   struct Connection {
     uint64_t id;
-    std::string source;
+    std::string source;  // as it is counted
     Clock::time_point until;
     Clock::time_point stays_until;
     bool shows;

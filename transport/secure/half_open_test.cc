@@ -61,6 +61,22 @@ TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
   EXPECT_TRUE(half_open.Remove(1));
 }
 
+// One host may have all addresses of a /64. An IPv4 address in IPv6's form is one host's.
+TEST(HalfOpenTest, AddressesOfASubnetCountAsOne) {
+  HalfOpen half_open(4, milliseconds(10));
+  (void)half_open.Add(1, "2001:db8:0:1::1", kStart);
+  (void)half_open.Add(2, "2001:db8:0:2::1", kStart);
+  (void)half_open.Add(3, "2001:db8:0:2:ffff::2", kStart);
+  (void)half_open.Add(4, "::ffff:10.0.0.1", kStart);
+  EXPECT_EQ(half_open.Add(5, "::ffff:10.0.0.2", kStart), 2u);
+  EXPECT_TRUE(half_open.Remove(2));
+  EXPECT_EQ(half_open.Add(6, "fe80::1%eth0", kStart), 1u) << "all are alone";
+  EXPECT_TRUE(half_open.Remove(1));
+  EXPECT_EQ(half_open.Add(7, "fe80::2%eth0", kStart), 6u);
+  EXPECT_TRUE(half_open.Remove(6));
+  EXPECT_EQ(half_open.Add(8, "fe80::3%eth1", kStart), 3u) << "on another link";
+}
+
 TEST(HalfOpenTest, EachHasItsTime) {
   HalfOpen half_open(10, milliseconds(10));
   EXPECT_EQ(half_open.next_expiry(), HalfOpen::Clock::time_point::max());

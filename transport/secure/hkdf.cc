@@ -10,10 +10,11 @@
 namespace lockstep {
 
 void HkdfExpand(absl::string_view key, absl::string_view label, void* out, size_t bytes) {
-  EVP_KDF* const hkdf = EVP_KDF_fetch(OpenSslLibrary(), "HKDF", nullptr);
+  // Lives as long as the process.
+  static EVP_KDF* const hkdf = EVP_KDF_fetch(OpenSslLibrary(), "HKDF", nullptr);
   LOCKSTEP_CHECK(hkdf != nullptr);
   EVP_KDF_CTX* const context = EVP_KDF_CTX_new(hkdf);
-  EVP_KDF_free(hkdf);
+  LOCKSTEP_CHECK(context != nullptr);
   int mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
   char digest[] = "SHA384";
   const OSSL_PARAM parameters[] = {

@@ -9,13 +9,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "transport/secure/user.h"
 
 namespace lockstep {
 namespace {
@@ -38,14 +41,48 @@ absl::Status Judge(const std::string& path, const struct stat& file) {
     return absl::PermissionDeniedError(absl::StrCat("secret file ", Describe(path, file), ": ", why));
   };
   if (!S_ISREG(file.st_mode)) return refuse("is no regular file");
-  if (file.st_uid != geteuid() && file.st_uid != 0) {
-    return refuse(absl::StrCat("belongs to neither root nor this process's user ", geteuid()));
+  const bool of_root = IsRoot(file.st_uid);
+  if (!of_root && !IsThisUser(file.st_uid)) {
+    return refuse(absl::StrCat("belongs to ", DescribeUser(file.st_uid),
+                               ", and neither to root nor to this process's user ", geteuid()));
   }
-  const mode_t group = file.st_uid == 0 ? S_IRGRP : 0;
+  const mode_t group = of_root ? S_IRGRP : 0;
   if ((file.st_mode & (S_IRWXG | S_IRWXO) & ~group) != 0) {
     return refuse("others than its owner may read or change it; chmod 600 mends that, and a new secret with it");
   }
+  if ((file.st_mode & S_IRGRP) != 0 && !IsGroupOfThisProcess(file.st_gid)) {
+    return refuse(absl::StrCat("group ", file.st_gid, ", which this process is not in, may read it"));
+  }
   return absl::OkStatus();
+}
+
+// The process of "/proc/71/fd/8". Empty for another path.
+absl::string_view ProcessOf(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/');
+  const bool descriptor = parts.size() == 5 && parts[0].empty() && parts[1] == "proc" && parts[3] == "fd";
+  const bool number =
+      descriptor && !parts[2].empty() && std::all_of(parts[2].begin(), parts[2].end(), absl::ascii_isdigit);
+  return number ? parts[2] : absl::string_view();
+}
+
+absl::StatusOr<std::shared_ptr<const Secret>> Read(const std::string& path) {
+  // Not blocking: it may be a pipe, which is refused below.
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.valid()) {
+    const int error = errno;
+    return ErrnoStatus(error, absl::StrCat("secret file ", path));
+  }
+  struct stat state = {};
+  if (fstat(file.get(), &state) != 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
+  LOCKSTEP_RETURN_IF_ERROR(Judge(path, state));
+  char text[2 * Secret::kBytes + 64];
+  const ssize_t bytes = pread(file.get(), text, sizeof(text), 0);
+  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
+  auto secret =
+      Secret::FromHex(absl::StripTrailingAsciiWhitespace(absl::string_view(text, static_cast<size_t>(bytes))));
+  explicit_bzero(text, sizeof(text));
+  if (!secret.ok()) return Annotate(secret.status(), absl::StrCat("secret file ", Describe(path, state)));
+  return secret;
 }
 
 }  // namespace
@@ -102,22 +139,15 @@ absl::StatusOr<std::shared_ptr<const Secret>> Secret::FromHex(absl::string_view 
 }
 
 absl::StatusOr<std::shared_ptr<const Secret>> Secret::ReadFile(const std::string& path) {
-  // Not blocking: it may be a pipe, which is refused below.
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file.valid()) {
-    const int error = errno;
-    return ErrnoStatus(error, absl::StrCat("secret file ", path));
-  }
-  struct stat state = {};
-  if (fstat(file.get(), &state) != 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
-  LOCKSTEP_RETURN_IF_ERROR(Judge(path, state));
-  char text[2 * kBytes + 64];
-  const ssize_t bytes = pread(file.get(), text, sizeof(text), 0);
-  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
-  auto secret = FromHex(absl::StripTrailingAsciiWhitespace(absl::string_view(text, static_cast<size_t>(bytes))));
-  explicit_bzero(text, sizeof(text));
-  if (!secret.ok()) return Annotate(secret.status(), absl::StrCat("secret file ", Describe(path, state)));
-  return secret;
+  auto secret = Read(path);
+  const absl::string_view process = ProcessOf(path);
+  if (secret.ok() || process.empty()) return secret;
+  return Reworded(
+      secret.status(),
+      absl::StrCat(
+          secret.status().message(), "; it is of process ", process,
+          ", the launcher, which has ended, or is in another container (pid namespace) or of another user: to do "
+          "without, set LOCKSTEP_SECRET_FILE for the launcher to a file that all ranks can read"));
 }
 
 std::string Secret::Hex() const {
@@ -129,5 +159,7 @@ std::string Secret::Hex() const {
   }
   return hex;
 }
+
+void Wipe(std::string* text) { explicit_bzero(&(*text)[0], text->size()); }
 
 }  // namespace lockstep

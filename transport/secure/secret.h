@@ -31,13 +31,16 @@ class Secret {
 
   // 64 hex digits and white space behind them.
   // ERRORS  NOT_FOUND          there is no such file
-  //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root, or others may read or write it. A group
-  //                            may read a file of root's: that is how Kubernetes hands secrets to a process of another user
+  //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root (user.h), or others may read or write it. A
+  //                            group of this process's may read a file of root's: that is how Kubernetes hands secrets to a process of
+  //                            another user
   //         INVALID_ARGUMENT   it holds something else
-  //         All name the path, and the owner and mode, but nothing of the contents
+  //         All name the path, and the owner and mode, but nothing of the contents. Of a launcher's file (/proc/71/fd/8) they say what to
+  //         do where that cannot be reached
   static absl::StatusOr<std::shared_ptr<const Secret>> ReadFile(const std::string& path);
 
   absl::string_view bytes() const { return absl::string_view(memory_, kBytes); }
+  // To be wiped by the caller.
   std::string Hex() const;
 
   // True in the process that made it, false in a forked child, where the bytes are gone.
@@ -48,6 +51,25 @@ class Secret {
   static absl::StatusOr<std::shared_ptr<Secret>> Allocate();
 
   char* const memory_;  // a mapping: kBytes, and a byte that is 1 where they are there
+};
+
+// Overwrites a text that is, or has, a secret.
+void Wipe(std::string* text);
+
+// The same at the end of a scope, however that is left.
+class WipedAtEnd {
+ public:
+  explicit WipedAtEnd(std::string* text) : text_(text) {}
+  // What is no error.
+  explicit WipedAtEnd(absl::StatusOr<std::string>* text) : text_(text->ok() ? &**text : nullptr) {}
+  ~WipedAtEnd() {
+    if (text_ != nullptr) Wipe(text_);
+  }
+  WipedAtEnd(const WipedAtEnd&) = delete;
+  WipedAtEnd& operator=(const WipedAtEnd&) = delete;
+
+ private:
+  std::string* const text_;
 };
 
 }  // namespace lockstep

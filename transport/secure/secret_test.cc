@@ -1,6 +1,7 @@
 #include "transport/secure/secret.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +9,11 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/fork.h"
+#include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,8 +72,40 @@ TEST(SecretTest, AFileThatOthersMayReadIsRefused) {
         << std::oct << mode;
   }
   LOCKSTEP_EXPECT_OK(Secret::ReadFile(FileOf(kHex, 0400)).status());
-  // A group may read what is root's.
-  EXPECT_EQ(Secret::ReadFile(FileOf(kHex, 0440)).ok(), geteuid() == 0);
+}
+
+TEST(SecretTest, AGroupOfThisProcessMayReadWhatIsRoots) {
+  const std::string path = FileOf(kHex, 0440);
+  EXPECT_EQ(Secret::ReadFile(path).ok(), geteuid() == 0);
+  if (chown(path.c_str(), 0, 12345) != 0) GTEST_SKIP() << "this process cannot give files away";
+  EXPECT_THAT(Secret::ReadFile(path).status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("/secret"), HasSubstr("group 12345"))));
+  ASSERT_EQ(chmod(path.c_str(), 0400), 0);
+  LOCKSTEP_EXPECT_OK(Secret::ReadFile(path).status()) << "the group may not read it";
+}
+
+// Owner and process are both shown as the overflow id there, and need not be the same.
+TEST(SecretTest, InANamespaceWithoutAMapNoFileIsThisUsers) {
+  const std::string path = FileOf(kHex, 0600);
+  const int result = RunInForkedChild(
+      [&] {
+        if (unshare(CLONE_NEWUSER) != 0) return 99;
+        const absl::Status status = Secret::ReadFile(path).status();
+        return absl::IsPermissionDenied(status) && absl::StrContains(status.message(), "anybody outside") ? 0 : 1;
+      },
+      Deadline::AfterMs(20'000));
+  if (result == 99) GTEST_SKIP() << "this process can make no user namespace";
+  EXPECT_EQ(result, 0);
+}
+
+TEST(SecretTest, AFileOfALauncherThatIsNotThereSaysWhatToDo) {
+  EXPECT_THAT(Secret::ReadFile("/proc/999999999/fd/3").status(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("process 999999999, the launcher"), HasSubstr("set LOCKSTEP_SECRET_FILE"))));
+  EXPECT_THAT(Secret::ReadFile("/proc/self/fd/999999").status(),
+              StatusIs(absl::StatusCode::kNotFound, Not(HasSubstr("launcher"))));
+  const UniqueFd file(open(FileOf(kHex, 0600).c_str(), O_RDONLY | O_CLOEXEC));
+  LOCKSTEP_EXPECT_OK(Secret::ReadFile(absl::StrCat("/proc/", getpid(), "/fd/", file.get())).status());
 }
 
 TEST(SecretTest, AFileOfAnotherUsersIsRefused) {
@@ -98,6 +136,18 @@ TEST(SecretTest, AForkedChildHasNone) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST(SecretTest, TextsAreWiped) {
+  std::string text = kHex;
+  absl::StatusOr<std::string> result = text;
+  absl::StatusOr<std::string> error = absl::UnknownError("none");
+  {
+    const WipedAtEnd wiped(&text), wiped_too(&result), nothing(&error);
+    EXPECT_EQ(text, kHex);
+  }
+  EXPECT_EQ(text, std::string(sizeof(kHex) - 1, '\0'));
+  EXPECT_EQ(*result, text);
 }
 
 TEST(SecretTest, BytesAndHexHaveTheirLength) {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "transport/net/epoll.h"
 #include "transport/net/unix_socket.h"
+#include "transport/secure/user.h"
 
 namespace lockstep {
 namespace {
@@ -146,9 +147,9 @@ void LocalPeers::Try(Peer* peer, Rank rank) {
   if (!socket->valid()) return;
   const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket->get());
   if (!credentials.ok()) return FailOwn(peer, credentials.status());
-  if (credentials->uid != geteuid()) {
-    return FailOwn(peer, absl::PermissionDeniedError(absl::StrCat("its process belongs to user ", credentials->uid,
-                                                                  ", ours to user ", geteuid())));
+  if (!IsThisUser(credentials->uid)) {
+    return FailOwn(peer, absl::PermissionDeniedError(absl::StrCat(
+                             "its process belongs to ", DescribeUser(credentials->uid), ", ours to user ", geteuid())));
   }
   peer->pid = credentials->pid;
   peer->own_socket = *std::move(socket);
@@ -245,9 +246,9 @@ void LocalPeers::Admit(UniqueFd socket) {
   const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket.get());
   if (!credentials.ok()) return refusals_.Note(Refusal::kOtherUser, "somebody", credentials.status().message());
   const std::string source = absl::StrCat("pid ", credentials->pid);
-  if (credentials->uid != geteuid()) {
+  if (!IsThisUser(credentials->uid)) {
     return refusals_.Note(Refusal::kOtherUser, source,
-                          absl::StrCat("it belongs to user ", credentials->uid, ", we to user ", geteuid()));
+                          absl::StrCat("it belongs to ", DescribeUser(credentials->uid), ", we to user ", geteuid()));
   }
   const uint64_t id = ++last_id_;
   if (!EpollControl(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, About(kHalfOpen, id)).ok()) return;

@@ -1,7 +1,6 @@
 #include "transport/store/secret_handout.h"
 
 #include <poll.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <string>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/net/unix_socket.h"
+#include "transport/secure/user.h"
 
 namespace lockstep {
 namespace {
@@ -25,9 +25,9 @@ std::string SocketName(const SocketAddress& server) {
 // PERMISSION_DENIED if the process that listens is not of this user.
 absl::Status JudgeOwner(int socket, absl::string_view name) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UnixCredentials owner, PeerCredentials(socket));
-  if (owner.uid == geteuid()) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("unix socket @", name, " belongs to process ", owner.pid, " of user ",
-                                                  owner.uid, ", not to one of user ", geteuid()));
+  if (IsThisUser(owner.uid)) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("unix socket @", name, " belongs to process ", owner.pid, " of ",
+                                                  DescribeUser(owner.uid), ", not to one of user ", geteuid()));
 }
 
 absl::StatusOr<std::shared_ptr<const Secret>> AskAt(const std::string& name, Deadline deadline) {
@@ -41,7 +41,7 @@ absl::StatusOr<std::shared_ptr<const Secret>> AskAt(const std::string& name, Dea
     if (!received.ok()) return gone();  // the server has ended
     if (*received) {
       auto secret = Secret::FromBytes(message.bytes);
-      explicit_bzero(&message.bytes[0], message.bytes.size());
+      Wipe(&message.bytes);
       return secret;
     }
     if (deadline.passed()) {
@@ -72,11 +72,11 @@ absl::Status HandOutSecret(int listener, const Secret& secret, Refusals* refusal
     LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd socket, AcceptUnix(listener));
     if (!socket.valid()) break;
     const absl::StatusOr<UnixCredentials> peer = PeerCredentials(socket.get());
-    if (!peer.ok() || peer->uid != geteuid()) {
-      refusals->Note(
-          Refusal::kOtherUser, peer.ok() ? absl::StrCat("process ", peer->pid) : "a process",
-          peer.ok() ? absl::StrCat("asks for the secret and belongs to user ", peer->uid, ", not to ours, ", geteuid())
-                    : peer.status().ToString());
+    if (!peer.ok() || !IsThisUser(peer->uid)) {
+      refusals->Note(Refusal::kOtherUser, peer.ok() ? absl::StrCat("process ", peer->pid) : "a process",
+                     peer.ok() ? absl::StrCat("asks for the secret and belongs to ", DescribeUser(peer->uid),
+                                              ", not to ours, ", geteuid())
+                               : peer.status().ToString());
       continue;
     }
     // The socket is new and its buffer empty: it fits. Who has left already does not matter.

@@ -1,5 +1,6 @@
 #include "transport/store/secret_handout.h"
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork_testing.h"
@@ -131,6 +133,21 @@ TEST(SecretHandout, AnotherUserGetsNothingAndIsCounted) {
             }),
             0);
   EXPECT_EQ(server->refusals().count(Refusal::kOtherUser), 1);
+}
+
+// Asker and owner are both shown as the overflow id there, and need not be the same user.
+TEST(SecretHandout, InANamespaceWithoutAMapNobodyIsBelieved) {
+  const int result = RunInForkedChild(
+      [&] {
+        if (unshare(CLONE_NEWUSER) != 0) return 99;
+        const absl::StatusOr<UniqueFd> listener = ListenUnix("lockstep-secret-65534-127.0.0.1:4");
+        if (!listener.ok()) return 1;
+        const absl::Status asked = AskForSecret({Address("127.0.0.1:4")}, Soon()).status();
+        return absl::IsPermissionDenied(asked) && absl::StrContains(asked.message(), "anybody outside") ? 0 : 2;
+      },
+      Soon());
+  if (result == 99) GTEST_SKIP() << "this process can make no user namespace";
+  EXPECT_EQ(result, 0);
 }
 
 TEST(SecretHandout, ASocketOfAnotherUserIsRefusedByName) {

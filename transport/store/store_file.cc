@@ -20,6 +20,7 @@
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "transport/net/little_endian.h"
+#include "transport/secure/user.h"
 
 namespace lockstep {
 namespace {
@@ -64,10 +65,10 @@ absl::Status CheckTrust(int file, const std::string& path) {
   struct stat status = {};
   if (fstat(file, &status) != 0) return ErrnoStatus(errno, "fstat");
   if (!S_ISREG(status.st_mode)) return absl::FailedPreconditionError("not a regular file");
-  const bool trusted_owner = status.st_uid == geteuid() || status.st_uid == 0;
+  const bool trusted_owner = IsThisUser(status.st_uid) || IsRoot(status.st_uid);
   if (trusted_owner && (status.st_mode & (S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH)) == 0) return absl::OkStatus();
   const std::string what =
-      absl::StrFormat("the file is of user %d and has mode %04o", status.st_uid, status.st_mode & 07777);
+      absl::StrFormat("the file is of %s and has mode %04o", DescribeUser(status.st_uid), status.st_mode & 07777);
   if (trusted_owner) {
     return absl::PermissionDeniedError(
         absl::StrCat(what, ", so that others may read or write it: chmod go-rw ", path, ", or use another path"));

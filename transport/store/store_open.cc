@@ -37,8 +37,7 @@ constexpr int kAskMs = 1000;
 constexpr int kAskPauseMs = 50;
 constexpr char kNeedsSecret[] =
     "a world on several hosts needs a secret: set LOCKSTEP_SECRET_FILE on all ranks to a file of mode 0600 with 64 hex "
-    "digits, or "
-    "LOCKSTEP_SECURITY=none to go without (docs/security.md)";
+    "digits, or LOCKSTEP_SECURITY=none to go without (docs/security.md)";
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeEverywhere(int port, const TcpStoreServer::Options& options) {
   absl::StatusOr<std::unique_ptr<TcpStoreServer>> server =
@@ -125,8 +124,12 @@ std::vector<SocketAddress> OfThisMachine(const std::vector<SocketAddress>& addre
   return local;
 }
 
-// Nobody has handed out a secret: because nobody serves there, or because whoever does has no reason to.
+// Nobody has handed out a secret: because nobody serves there, because whoever does has no reason to, or because another user's process is
+// where it would be asked for.
 absl::Status WhyNoSecret(const std::vector<SocketAddress>& addresses, const absl::Status& asked) {
+  if (absl::IsPermissionDenied(asked)) {
+    return Reworded(asked, absl::StrCat(asked.message(), "; LOCKSTEP_SECRET_FILE on all ranks does without"));
+  }
   absl::Status reached = absl::UnavailableError("its address is not known");
   for (const SocketAddress& address : addresses) {
     reached = Connect(address, Deadline::AfterMs(kAskPauseMs)).status();
@@ -156,7 +159,9 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
         return absl::OkStatus();
       }
       asked = secret.status();
-      if (!absl::IsNotFound(asked) && !WorthTryingAgain(asked)) return asked;
+      // Another user may have one of the names, and keep nobody from the server, which may come to have another.
+      const bool squatted = absl::IsPermissionDenied(asked);
+      if (!absl::IsNotFound(asked) && !squatted && !WorthTryingAgain(asked)) return asked;
     }
     const auto resume = Deadline::Clock::now() + std::chrono::milliseconds(kAskPauseMs);
     if (resume >= deadline.time()) return WhyNoSecret(local, asked);
@@ -173,7 +178,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToOthers(const HostPort& 
     absl::StatusOr<std::unique_ptr<TcpStoreClient>> client = TcpStoreClient::Connect(server, *credentials, deadline);
     // An earlier job's server may have handed out its own and ended.
     const bool another = before == nullptr || before->bytes() != credentials->secret->bytes();
-    if (!absl::IsPermissionDenied(client.status()) || !another) return client;
+    if (!absl::IsPermissionDenied(client.status()) || !another || deadline.passed()) return client;
     before = credentials->secret;
   }
 }
@@ -202,7 +207,10 @@ absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Credentials* credential
 
 // What rank 0 tells the others: "tcp://10.0.0.1:4000", and behind a blank the secret, if it has drawn one.
 std::string TextOf(const std::string& url, const Credentials& credentials, bool drawn) {
-  return drawn ? absl::StrCat(url, " ", credentials.secret->Hex()) : url;
+  if (!drawn) return url;
+  std::string hex = credentials.secret->Hex();
+  const WipedAtEnd wiped(&hex);
+  return absl::StrCat(url, " ", hex);
 }
 
 // Sets store_url and, where they lack one, the credentials' secret. No error shows the text.
@@ -258,11 +266,13 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
     LOCKSTEP_ASSIGN_OR_RETURN(opened.server, TcpStoreServer::Create(address->WithPort(0), options));
     return TextOf(absl::StrCat("tcp://", opened.server->address().ToString()), *credentials, draws);
   };
-  const absl::StatusOr<std::string> text = world->rank == Rank(0) ? serve() : std::string();
-  const absl::StatusOr<std::string> told = [&]() -> absl::StatusOr<std::string> {
+  absl::StatusOr<std::string> text = world->rank == Rank(0) ? serve() : std::string();
+  const WipedAtEnd text_wiped(&text);
+  absl::StatusOr<std::string> told = [&]() -> absl::StatusOr<std::string> {
     LOCKSTEP_ASSIGN_OR_RETURN(Exchange* const exchange, OpenExchange(world->exchange, deadline));
     return TellAll(exchange, world->rank, text, deadline);
   }();
+  const WipedAtEnd told_wiped(&told);
   if (!text.ok()) return text.status();
   if (!told.ok()) {
     // Rank 0's own errors, and an absent rank's, would be no others without an exchange.
@@ -283,8 +293,7 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
   if (LacksSecret(*credentials)) {
     return absl::FailedPreconditionError(
         "rank 0 has a secret of its own or none, and this rank has none: LOCKSTEP_SECRET_FILE and LOCKSTEP_SECURITY "
-        "have to be set "
-        "alike on all ranks");
+        "have to be set alike on all ranks");
   }
   return OpenStore(*world, credentials, deadline);
 }

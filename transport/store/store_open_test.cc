@@ -1,6 +1,7 @@
 #include "transport/store/store_open.h"
 
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +22,7 @@
 #include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
 #include "transport/net/socket.h"
+#include "transport/net/unix_socket.h"
 #include "transport/secure/credentials.h"
 #include "transport/store/rendezvous.h"
 #include "transport/store/secret_handout.h"
@@ -313,6 +315,64 @@ TEST(OpenStoreWithASecret, Rank0DrawsOneAndTheOthersOfThisMachineAskForIt) {
     EXPECT_EQ(job1.source, absl::StrCat("the store's server at ", from_here.substr(6)));
     ExpectSameStore(rank0->store.get(), rank1->store.get());
   }
+}
+
+// Has a name until it ends: a process of another user.
+class Squatter {
+ public:
+  explicit Squatter(const std::string& name) {
+    int lives[2], listens[2];
+    EXPECT_EQ(pipe(lives) | pipe(listens), 0);
+    process_ = fork();
+    if (process_ == 0) {
+      close(lives[1]);
+      const bool other = setuid(65534) == 0;
+      const absl::StatusOr<UniqueFd> listener = ListenUnix(name);
+      char byte = other && listener.ok() ? 'y' : 'n';
+      (void)!write(listens[1], &byte, 1);
+      _exit(read(lives[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(lives[0]);
+    close(listens[1]);
+    char byte = 'n';
+    there_ = read(listens[0], &byte, 1) == 1 && byte == 'y';
+    close(listens[0]);
+    end_ = lives[1];
+  }
+  ~Squatter() {
+    close(end_);
+    waitpid(process_, nullptr, 0);
+  }
+  // False where this process cannot be another user.
+  bool there() const { return there_; }
+
+ private:
+  pid_t process_ = -1;
+  int end_ = -1;
+  bool there_ = false;
+};
+
+// The name that a server on all addresses would have.
+TEST(OpenStoreWithASecret, AnotherUserWhoHasANameKeepsNobodyFromTheServer) {
+  if (geteuid() != 0) GTEST_SKIP() << "this process cannot be another user";
+  const int port = UnusedPort();
+  const std::string name = absl::StrCat("lockstep-secret-", geteuid(), "-*:", port);
+  const Squatter squatter(name);
+  if (!squatter.there()) GTEST_SKIP() << "this process cannot be another user";
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", port);
+  EXPECT_THAT(OpenAt(SecurityLevel::kAuthenticate, World(1, url), Deadline::AfterMs(200)),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr(name), HasSubstr("user 65534"), HasSubstr("LOCKSTEP_SECRET_FILE"))));
+  Credentials job0, job1;
+  job0.level = job1.level = SecurityLevel::kAuthenticate;
+  absl::StatusOr<OpenedStore> rank1 = absl::UnknownError("not run");
+  Thread thread;
+  ASSERT_THAT(thread.Start("rank1", [&] { rank1 = OpenStore(World(1, url), &job1, Soon()); }), IsOk());
+  const absl::StatusOr<OpenedStore> rank0 = OpenStore(World(0, url), &job0, Soon());
+  thread.Join();
+  ASSERT_THAT(rank0, IsOk());
+  ASSERT_THAT(rank1, IsOk());
+  EXPECT_EQ(job0.secret->bytes(), job1.secret->bytes());
 }
 
 TEST(OpenStoreWithASecret, OneOfTheUsersIsNeitherHandedOutNorAskedFor) {

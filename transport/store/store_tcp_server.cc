@@ -383,7 +383,7 @@ class TcpStoreServer::Loop {
     (void)Flush(&client);
     DiscardInput(client.socket);
     // A client that leaves is daily life.
-    if (absl::IsPermissionDenied(reason)) {
+    if (client.channel.refusal() != Refusal::kCount) {
       refusals_.Note(client.channel.refusal(), client.peer.ToString(), reason.message());
     } else if (!client.channel.ready()) {
       refusals_.Note(Refusal::kBroken, client.peer.ToString(),
@@ -427,8 +427,8 @@ class TcpStoreServer::Loop {
   std::vector<UniqueFd> secret_listeners_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
-  UniqueFd
-      spare_;  // given up for a moment to hand out a secret, or to turn clients away where there is no other descriptor
+  // Given up for a moment to hand out a secret, or to turn clients away, where there is no other descriptor.
+  UniqueFd spare_;
   bool listening_ = true;
   bool was_listening_ = true;  // when it was last tried
   bool handing_out_ = true;

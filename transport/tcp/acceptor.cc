@@ -144,10 +144,10 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
   }
   if (!there.ok()) {
     // Who closes it gives it up, perhaps because it crossed one of ours: no cause for a warning.
-    const bool refused = absl::IsPermissionDenied(there.status());
-    if (refused || absl::IsDataLoss(there.status())) {
-      refusals_.Note(refused ? opening->channel().refusal() : Refusal::kBroken, pending->peer.ToString(),
-                     there.status().message());
+    // kCount unless the channel has refused the peer: PERMISSION_DENIED may be the socket's, too.
+    const Refusal refusal = opening->channel().refusal();
+    if (refusal != Refusal::kCount || absl::IsDataLoss(there.status())) {
+      refusals_.Note(refusal, pending->peer.ToString(), there.status().message());
       Discard(socket);
     }
     return Outcome::kDropped;
