@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares two builds of one benchmark: bench/old_and_new.py OLD NEW [--rounds N] [-- ARGUMENTS].
 
-Or two settings of one: OLD and NEW are commands, such as 'env LOCKSTEP_SECURITY=none PROGRAM'. In each round OLD, NEW and OLD again run with the same arguments, so that a machine whose speed drifts changes all alike. A
-row is printed for each time that the benchmark writes as JSON: the median over the rounds of NEW's time divided by the
-geometric mean of OLD's two, with its quartiles; and of OLD's second time divided by its first, which is the noise of the
-machine. A row is marked where NEW is slower than the noise explains: the quartiles of both lie apart.
+Or two settings of one: OLD and NEW are commands, such as 'env LOCKSTEP_SECURITY=none PROGRAM'. In each round OLD, NEW and
+OLD again run with the same arguments, so that a machine whose speed drifts changes all alike. A row is printed for each
+time that the benchmark writes as JSON: the median over the rounds of NEW's time divided by the geometric mean of OLD's two,
+with its quartiles; and of OLD's second time divided by its first, which is the noise of the machine. A row is marked where
+NEW is slower than the noise explains: the quartiles of both lie apart.
 
 Understands the programs of bench (--json; the form is in bench/report.h) and Google Benchmark's.
 """

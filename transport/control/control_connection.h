@@ -64,7 +64,7 @@ class Connection {
   // REQUIRES  *messages is empty
   Input Receive(std::vector<Message>* messages);
   Refusal refusal() const { return channel_->refusal(); }
-  bool promising() const { return channel_->promising(); }
+  absl::string_view first_flight() const { return channel_->first_flight(); }
   const absl::Status& why() const { return why_; }
 
   // True when the last Receive saw any bytes.

@@ -183,7 +183,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     if (!messages.empty()) return HandleHello(peer, std::get<Hello>(messages[0]), now);
     switch (input) {
       case Connection::Input::kOpen:
-        if (peer->connection.promising()) half_open_.Shows(peer->id, now);
+        half_open_.Shows(peer->id, peer->connection.first_flight(), now);
         return FlushAndWatch(peer);
       case Connection::Input::kClosed:
         return Close(peer);

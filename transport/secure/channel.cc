@@ -295,7 +295,11 @@ absl::Status Channel::Shake(std::string* to_send) {
   if (result != 1) {
     const int error = SSL_get_error(tls_->ssl, result);
     if (error == SSL_ERROR_WANT_READ) {
-      answered_ |= side_ == Side::kListens && to_send->size() > before;
+      if (side_ == Side::kListens && to_send->size() > before) {
+        first_flight_.resize(SSL3_RANDOM_SIZE);
+        (void)SSL_get_client_random(tls_->ssl, reinterpret_cast<unsigned char*>(&first_flight_[0]),
+                                    first_flight_.size());
+      }
       if (taken_ < kHandshakeBytesMax) return absl::OkStatus();
       return Refuse(Refusal::kTooLong, "");
     }

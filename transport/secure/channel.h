@@ -88,9 +88,9 @@ class Channel {
   // True once the peer has proved that it has the secret, and Send may be called.
   bool ready() const { return state_ == State::kReady; }
   Refusal refusal() const { return refusal_; }
-  // On the listening side: what the peer has said so far was made with the secret, or is a copy of something that was. At level none
-  // once ready.
-  bool promising() const { return ready() || answered_; }
+  // On the listening side: what tells the peer's first flight from all others, once that has turned out to be made with the secret, or
+  // to be a copy of one that was. Empty before, and at level none.
+  absl::string_view first_flight() const { return first_flight_; }
 
   // Appends `plain` to `to_send`, protected. When ready. Nothing after an error of Receive.
   void Send(absl::string_view plain, std::string* to_send);
@@ -118,10 +118,10 @@ class Channel {
   Refusal refusal_ = Refusal::kCount;
   std::string preamble_;    // what has come of the peer's
   size_t taken_ = 0;        // bytes, until ready
-  bool answered_ = false;   // the peer's first flight, which the key opens
   size_t header_have_ = 0;  // of a TLS record's header of 5 bytes, of which the last two are its length
   unsigned char header_[5] = {};
-  size_t record_left_ = 0;  // of the record that header_ begins
+  size_t record_left_ = 0;    // of the record that header_ begins
+  std::string first_flight_;  // its random number
   std::unique_ptr<Tls> tls_;
 };
 

@@ -296,18 +296,25 @@ TEST(ChannelTest, NoAlteredHandshakeEndsWell) {
 }
 
 // What one end said to another once is worth nothing to a third.
-TEST(ChannelTest, IsPromisingOnceTheFirstFlightProvesTheSecret) {
+TEST(ChannelTest, KnowsAFirstFlightOnceItProvesTheSecret) {
   for (const char fill : {'s', 't'}) {
     End connects(Purpose::kData, Side::kConnects, Secured(fill));
     End listens(Purpose::kData, Side::kListens, Secured('s'));
     const std::string first = connects.channel.Start();
     for (const char byte : first) {
-      EXPECT_FALSE(listens.channel.promising());
+      EXPECT_EQ(listens.channel.first_flight(), "");
       (void)listens.Take(std::string(1, byte));
       if (!listens.status.ok()) break;
     }
-    EXPECT_EQ(listens.channel.promising(), fill == 's');
+    EXPECT_EQ(listens.channel.first_flight().size(), fill == 's' ? 32 : 0);
     EXPECT_FALSE(listens.channel.ready());
+    End copied(Purpose::kData, Side::kListens, Secured('s'));
+    (void)copied.Take(first);
+    EXPECT_EQ(copied.channel.first_flight(), listens.channel.first_flight());
+    End another(Purpose::kData, Side::kConnects, Secured('s'));
+    End told(Purpose::kData, Side::kListens, Secured('s'));
+    (void)told.Take(another.channel.Start());
+    EXPECT_NE(told.channel.first_flight(), listens.channel.first_flight());
   }
 }
 

@@ -15,6 +15,9 @@ namespace {
 // In which a handshake between processes that mean it is over.
 constexpr std::chrono::seconds kStays{1};
 
+// More than the ranks of any world make. Those that are remembered are made with the secret, so strangers cannot fill this up.
+constexpr size_t kFirstFlightsMax = size_t{1} << 16;
+
 // The network of an IPv6 address, "2001:db8::7" or "fe80::7%eth0". Anything else as it is, an IPv4 address in IPv6's form too.
 std::string CountedAs(const std::string& source) {
   const size_t host_bytes = std::min(source.find('%'), source.size());
@@ -35,17 +38,8 @@ size_t HalfOpen::MostForThisProcess() {
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
   connections_.push_back({id, CountedAs(source), now + time_, now, false});
   if (connections_.size() <= most_) return absl::nullopt;
-  const absl::optional<uint64_t> crowded = Crowded(now);
-  if (crowded.has_value() && *crowded != id) return crowded;
-  // All others stay. But a first flight can be copied, and an address that has most of them keeps out no other: its oldest goes.
-  std::map<absl::string_view, size_t> counts;
-  for (const Connection& connection : connections_) ++counts[connection.source];
-  const auto fullest =
-      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (fullest->second <= counts[connections_.back().source] + 1) return id;
-  return std::find_if(connections_.begin(), connections_.end(),
-                      [&](const Connection& connection) { return connection.source == fullest->first; })
-      ->id;
+  // All others may stay: then this one came too late.
+  return Crowded(now).value_or(id);
 }
 
 std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {
@@ -55,9 +49,11 @@ std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {
   return found != connections_.end() && found->id == id ? found : connections_.end();
 }
 
-void HalfOpen::Shows(uint64_t id, Clock::time_point now) {
-  const auto found = Find(id);
+void HalfOpen::Shows(uint64_t id, absl::string_view first_flight, Clock::time_point now) {
+  const auto found = first_flight.empty() ? connections_.end() : Find(id);
   if (found == connections_.end() || found->shows) return;
+  if (first_flights_.size() >= kFirstFlightsMax) first_flights_.clear();
+  if (!first_flights_.emplace(first_flight).second) return;
   found->shows = true;
   found->stays_until = now + kStays;
 }

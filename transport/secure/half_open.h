@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 
@@ -16,7 +18,8 @@ namespace lockstep {
 
 // Bounds them in number and time. What there is too much of goes at the expense of the address that has the most, so that one that floods
 // keeps out nobody else: its oldest goes. The IPv6 addresses of a /64 count as one, since one host may have them all. Who has begun a
-// handshake well stays for a second all the same, so that those who mean it do not push out each other. Belongs to one thread.
+// handshake well stays for a second all the same, so that those who mean it do not push out each other: with a first flight that has not
+// come here before, so not with one that was recorded. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
@@ -33,8 +36,8 @@ class HalfOpen {
   // It has proved who it is, or was closed. True if it was half-open.
   bool Remove(uint64_t id);
 
-  // Its first flight was made by somebody with the secret, or is the copy of one: Channel::promising.
-  void Shows(uint64_t id, Clock::time_point now);
+  // What it has said begins well, if `first_flight` is not empty: Channel::first_flight.
+  void Shows(uint64_t id, absl::string_view first_flight, Clock::time_point now);
 
   // The one to close where a descriptor is needed. Nothing when there is none that may be closed.
   absl::optional<uint64_t> Crowded(Clock::time_point now) const;
@@ -61,7 +64,8 @@ class HalfOpen {
 
   const size_t most_;
   const std::chrono::milliseconds time_;
-  std::vector<Connection> connections_;  // oldest first
+  std::vector<Connection> connections_;             // oldest first
+  absl::flat_hash_set<std::string> first_flights_;  // that began well
 };
 
 }  // namespace lockstep

@@ -65,7 +65,7 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     Hello hello;
     const Outcome outcome = Read(&found->second, &hello);
     if (outcome == Outcome::kWaiting) {
-      if (found->second.opening->channel().promising()) half_open_.Shows(id, HalfOpen::Clock::now());
+      half_open_.Shows(id, found->second.opening->channel().first_flight(), HalfOpen::Clock::now());
       continue;
     }
     half_open_.Remove(id);
