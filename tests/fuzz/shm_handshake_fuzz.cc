@@ -8,27 +8,11 @@ namespace {
 
 using Code = absl::StatusCode;
 
-ShmExpectation Self() {
-  ShmExpectation self;
-  self.rank = Rank(1);
-  self.size = 3;
-  self.job_id = "job";
-  self.world_id = 0x1122334455667788;
-  self.chunk_bytes = 65536;
-  self.nonce = 0x9d0c5e6a77b3f218;
-  return self;
-}
+ShmExpectation Self() { return {{Rank(1), 3, "job", 0x1122334455667788, 65536}, 0x9d0c5e6a77b3f218}; }
 
 ShmHello OurHello() {
   const ShmExpectation self = Self();
-  ShmHello hello;
-  hello.job_id = self.job_id;
-  hello.world_id = self.world_id;
-  hello.nonce = self.nonce;
-  hello.source = Rank(0);
-  hello.target = self.rank;
-  hello.chunk_bytes = self.chunk_bytes;
-  return hello;
+  return {self.job_id, self.world_id, self.nonce, Rank(0), self.rank, self.chunk_bytes};
 }
 
 void ReadHello(absl::string_view input) {

@@ -10,28 +10,12 @@ namespace {
 
 constexpr int kSockets = 2;
 
-WorldIdentity Self() {
-  WorldIdentity self;
-  self.rank = Rank(1);
-  self.size = 3;
-  self.job_id = "job";
-  self.world_id = 0x1122334455667788;
-  self.chunk_bytes = 65536;
-  return self;
-}
+WorldIdentity Self() { return {Rank(1), 3, "job", 0x1122334455667788, 65536}; }
 
 Hello OurHello() {
   const WorldIdentity self = Self();
-  Hello hello;
-  hello.job_id = self.job_id;
-  hello.world_id = self.world_id;
-  hello.source = Rank(2);
-  hello.target = self.rank;
-  hello.channel = 7;
-  hello.chunk_bytes = self.chunk_bytes;
-  hello.instance = 99;
-  hello.sockets = kSockets;
-  return hello;
+  return {self.job_id,      self.world_id,   Rank(2),      self.rank, /*channel=*/7,
+          self.chunk_bytes, /*instance=*/99, /*socket=*/0, kSockets};
 }
 
 void CheckAnswer(const Answer& answer, const Hello& hello) {
