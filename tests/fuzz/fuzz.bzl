@@ -2,12 +2,13 @@
 
 load("//bazel:lockstep.bzl", "lockstep_cc_binary", "lockstep_cc_library", "lockstep_cc_test")
 
-def lockstep_fuzz_target(name, deps):
+def lockstep_fuzz_target(name, deps, tags = []):
     """NAME_fuzz.cc as NAME_corpus_test, which runs it over corpus/NAME, and as NAME_fuzz, which libFuzzer drives.
 
     Args:
       name: the target.
       deps: what it includes.
+      tags: of the test.
     """
     lockstep_cc_library(
         name = name,
@@ -20,6 +21,7 @@ def lockstep_fuzz_target(name, deps):
         name = name + "_corpus_test",
         args = ["tests/fuzz/corpus/" + name],
         data = native.glob(["corpus/%s/*" % name]),
+        tags = tags,
         deps = [
             name,
             ":run_corpus",
