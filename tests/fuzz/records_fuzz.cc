@@ -1,7 +1,8 @@
 // A stream of sealed records, changed on its way: what a reader gives is the beginning of what was written, and nothing else.
 //
 //   input  = mode:u8 lengths:u8 { bytes:u16 } { change }       mode: bit 0 encrypted, bits 1 to 4 records for each key,
-//                                                            bit 5 the stream ends, else no more has come
+//                                                            bit 5 the stream ends, else no more has come;
+//                                                            bit 6 it is viewed, not read
 //   change = kind:u8 at:u16 value:u8                           kind: flip, drop, repeat, cut
 
 #include <algorithm>
@@ -69,7 +70,7 @@ void Change(fuzz::Input* input, std::string* wire) {
 
 std::vector<std::string> fuzz::Seeds() {
   std::vector<std::string> seeds;
-  for (const char mode : {'\2', '\3', '\x1f', '\x23'}) {
+  for (const char mode : {'\2', '\3', '\x1f', '\x23', '\x42', '\x43'}) {
     const std::string written = std::string(1, mode) + std::string("\3\5\0\x40\1\1\0", 7);
     seeds.push_back(written);
     seeds.push_back(written + std::string("\0\x20\0\1", 4));
@@ -103,13 +104,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                 records_per_key);
   std::string read;
   for (;;) {
-    char bytes[1000];
+    unsigned char bytes[1000];
     const iovec piece = {bytes, sizeof(bytes)};
-    const ssize_t count = reader.Read(&piece, 1);
+    const unsigned char* data = bytes;
+    const ssize_t count = (mode & 64) != 0 ? reader.View(sizeof(bytes), &data) : reader.Read(&piece, 1);
     LOCKSTEP_CHECK(count >= 0 || count == -EBADMSG || count == ending);
     LOCKSTEP_CHECK(count != -EBADMSG || !reader.Defect().empty());
     if (count <= 0) break;
-    read.append(bytes, static_cast<size_t>(count));
+    read.append(reinterpret_cast<const char*>(data), static_cast<size_t>(count));
   }
   LOCKSTEP_CHECK(read == written.substr(0, read.size())) << "not what was written";
   LOCKSTEP_CHECK(changed || ending == 0 || read == written) << "nothing was changed";
