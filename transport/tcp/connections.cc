@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/tcp/kernel_tls.h"
 #include "transport/tcp/opening.h"
 
 namespace lockstep {
@@ -32,12 +33,14 @@ bool Passing(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
-OpenSocket WithSecrets(std::shared_ptr<TcpSocket> socket, const Opening& opening, const Hello& hello, Rank self) {
-  OpenSocket open = {std::move(socket), absl::nullopt, absl::nullopt};
+// As the ranks agreed, of which one is `self`.
+OpenSocket WithSecrets(std::shared_ptr<TcpSocket> socket, const Opening& opening, const Hello& hello, Rank self,
+                       bool kernel_tls) {
+  OpenSocket open = {std::move(socket), kernel_tls, absl::nullopt, absl::nullopt};
   if (!hello.records) return open;
   const Rank peer = self == hello.source ? hello.target : hello.source;
-  open.send = RecordSecret::Of(opening.channel(), RecordContext(hello, self));
-  open.receive = RecordSecret::Of(opening.channel(), RecordContext(hello, peer));
+  open.send = RecordSecret::Of(opening.channel(), RecordContext(hello, self, kernel_tls));
+  open.receive = RecordSecret::Of(opening.channel(), RecordContext(hello, peer, kernel_tls));
   return open;
 }
 
@@ -64,9 +67,12 @@ class Connector {
  public:
   enum class State { kPausing, kConnecting, kSecuring, kAnswering, kConnected, kFailed };
 
-  // Borrows the options. Each socket is added to the epoll instance `events` with `event_data`: see TcpSocket.
-  Connector(const TcpTransportOptions& options, const SocketAddress& address, Hello hello, int events, void* event_data)
+  // Borrows the options, and the kernel's TLS, which is offered if it is not null. Each socket is added to the epoll instance `events`
+  // with `event_data`: see TcpSocket.
+  Connector(const TcpTransportOptions& options, KernelTls* kernel_tls, const SocketAddress& address, Hello hello,
+            int events, void* event_data)
       : options_(options),
+        kernel_tls_(kernel_tls),
         address_(address),
         events_(events),
         event_data_(event_data),
@@ -106,7 +112,7 @@ class Connector {
   // Of kConnected.
   OpenSocket TakeSocket() {
     LOCKSTEP_CHECK(state_ == State::kConnected);
-    return WithSecrets(std::move(socket_), *opening_, hello_, hello_.source);
+    return WithSecrets(std::move(socket_), *opening_, hello_, hello_.source, kernel_tls_agreed_);
   }
   uint32_t peer_instance() const { return peer_instance_; }
 
@@ -151,6 +157,8 @@ class Connector {
     }
     Tune(socket_->get(), options_.tuning);
     hello_.records = WantsRecords(socket_->get(), options_);
+    // Not behind the answer: by then the peer may have sent all it has and closed, and the kernel takes no such socket.
+    hello_.kernel_tls = kernel_tls_ != nullptr && kernel_tls_->Attach(socket_->get()) == 0;
     opening_ = std::make_unique<Opening>(Channel::Side::kConnects, options_.credentials);
     state_ = State::kSecuring;
     return !Retried(opening_->Start(socket_->get()), "begin the handshake");
@@ -168,7 +176,8 @@ class Connector {
     if (Retried(answered.status(), "read the answer to the hello") || !*answered) return false;
     Answer answer;
     const absl::string_view said = opening_->said();
-    if (said.size() != kAnswerBytes || !DecodeAnswer(reinterpret_cast<const unsigned char*>(said.data()), &answer)) {
+    if (said.size() != kAnswerBytes || !DecodeAnswer(reinterpret_cast<const unsigned char*>(said.data()), &answer) ||
+        (answer.kernel_tls && !hello_.kernel_tls)) {
       Fail(absl::FailedPreconditionError("whoever listens there is no Lockstep peer"));
     } else if (answer.verdict == Verdict::kCrossed) {
       // The peer may have been long in looking at our hello: the time for its connection to arrive begins now.
@@ -179,6 +188,7 @@ class Connector {
       Fail(RejectionStatus(answer, hello_));
     } else {
       peer_instance_ = answer.detail;
+      kernel_tls_agreed_ = answer.kernel_tls;
       state_ = State::kConnected;
     }
     return false;
@@ -215,10 +225,11 @@ class Connector {
   }
 
   const TcpTransportOptions& options_;
+  KernelTls* const kernel_tls_;
   const SocketAddress address_;
   const int events_;
   void* const event_data_;
-  Hello hello_;  // `records` is known once a socket is connected
+  Hello hello_;  // `records` and `kernel_tls` are known once a socket is connected
 
   State state_ = State::kPausing;
   Deadline deadline_;                  // of the last attempt to connect
@@ -229,21 +240,22 @@ class Connector {
   std::shared_ptr<TcpSocket> socket_;
   std::unique_ptr<Opening> opening_;  // of a connected socket
   uint32_t peer_instance_ = 0;
+  bool kernel_tls_agreed_ = false;
   absl::Status status_;
 };
 
 Connection::~Connection() = default;
 
 Connections::Connections(const TcpTransportOptions& options, int events, LinkTable* links)
-    : options_(options), events_(events), links_(links), hello_{options.job_id,
-                                                                options.world_id,
-                                                                options.rank,
-                                                                Rank(),
-                                                                /*channel=*/0,
-                                                                options.chunk_bytes,
-                                                                std::random_device()(),
-                                                                /*socket=*/0,
-                                                                static_cast<uint16_t>(options.sockets)} {}
+    : options_(options),
+      events_(events),
+      links_(links),
+      kernel_tls_(UsableKernelTls(options)),
+      hello_{options.job_id,         options.world_id,
+             options.rank,           Rank(),
+             /*channel=*/0,          options.chunk_bytes,
+             std::random_device()(),
+             /*socket=*/0,           static_cast<uint16_t>(options.sockets)} {}
 
 Connection* Connections::Get(Rank peer, ChannelId channel) {
   std::unique_ptr<Connection>& connection = connections_[Key(peer, channel)];
@@ -295,7 +307,7 @@ void Connections::MakeConnector(Connection* connection) {
   hello.channel = connection->send->channel();
   hello.socket = static_cast<uint16_t>(connection->sockets.size());
   connection->connector =
-      std::make_unique<Connector>(options_, connection->address, std::move(hello), events_, connection);
+      std::make_unique<Connector>(options_, kernel_tls_, connection->address, std::move(hello), events_, connection);
 }
 
 void Connections::OnEvents(Connection* connection, uint32_t mask) {
@@ -313,6 +325,10 @@ void Connections::OnEvents(Connection* connection, uint32_t mask) {
   }
   // By itself it says that the error queue has something: the kernel has released memory of sends.
   if ((mask & EPOLLERR) != 0) connection->send->MarkReleased();
+  if (connection->kernel_tls) {
+    if ((mask & EPOLLOUT) != 0) connection->send->MarkReleased();  // see KernelTlsWriter
+    if ((mask & EPOLLERR) != 0) connection->receive->MarkReady();  // or that a record is not genuine
+  }
   if (closed) {
     if (connection->receive->open()) connection->receive->MarkEnding();
     // A peer closes both ways at once: what is not sent by now goes nowhere.
@@ -342,10 +358,12 @@ void Connections::Admit(Acceptor::Arrival arrival) {
     socket = *std::move(watched);
     Tune(socket->get(), options_.tuning);
     answer.detail = hello_.instance;
+    answer.kernel_tls = hello.kernel_tls && kernel_tls_ != nullptr && kernel_tls_->Attach(socket->get()) == 0;
   }
   Acceptor::SendAnswer(socket != nullptr ? socket->get() : arrival.socket.get(), arrival.opening.get(), answer);
   if (socket != nullptr) {
-    Add(connection, WithSecrets(std::move(socket), *arrival.opening, hello, hello.target), hello.instance);
+    Add(connection, WithSecrets(std::move(socket), *arrival.opening, hello, hello.target, answer.kernel_tls),
+        hello.instance);
   }
   if (answer.verdict == Verdict::kDuplicate) {
     LOCKSTEP_LOG(kWarning) << "rank " << hello_.source
@@ -398,6 +416,7 @@ void Connections::Add(Connection* connection, OpenSocket socket, uint32_t peer_i
   connection->peer_instance = peer_instance;
   connection->sockets.push_back(std::move(socket));
   if (connection->sockets.size() < hello_.sockets) return;
+  connection->kernel_tls = connection->sockets.front().kernel_tls;  // of one
   connection->send->Open(MakeStream(connection, Link::Direction::kSend));
   connection->receive->Open(MakeStream(connection, Link::Direction::kReceive));
   connection->sockets.clear();
@@ -414,6 +433,14 @@ std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection, Link
     if (zero_copy && secret.has_value()) {
       LOCKSTEP_LOG(kInfo) << "tcp transport: no zero-copy sends to rank " << connection->send->peer()
                           << ": they go in records";
+    }
+    if (open.kernel_tls && sends) {
+      streams.push_back(std::make_unique<KernelTlsWriter>(kernel_tls_, open.socket, &connection->ended, *secret));
+      continue;
+    }
+    if (open.kernel_tls) {
+      streams.push_back(std::make_unique<KernelTlsReader>(kernel_tls_, open.socket, &connection->ended, *secret));
+      continue;
     }
     if (zero_copy && !secret.has_value()) {
       streams.push_back(std::make_unique<ZeroCopyStream>(open.socket, &connection->ended));

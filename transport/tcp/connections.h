@@ -47,9 +47,11 @@ namespace lockstep {
 // One attempt to connect: in connections.cc.
 class Connector;
 
-// A socket on which both ranks have agreed, and what its records are sealed with each way, if messages travel in records.
+// A socket on which both ranks have agreed, and what its records are sealed with each way, if messages travel in records: the kernel's
+// or our own.
 struct OpenSocket {
   std::shared_ptr<TcpSocket> socket;
+  bool kernel_tls = false;
   absl::optional<RecordSecret> send;
   absl::optional<RecordSecret> receive;
 };
@@ -64,6 +66,7 @@ struct Connection {
   uint32_t peer_instance = 0;                  // once the first socket is there
   std::vector<OpenSocket> sockets;             // until all are there: the links' then
   bool ended = false;                          // see TcpStream
+  bool kernel_tls = false;                     // once it is open
 
   ~Connection();
 
@@ -119,6 +122,7 @@ class Connections {
   const TcpTransportOptions& options_;
   const int events_;
   LinkTable* const links_;
+  KernelTls* const kernel_tls_;                                             // or null
   const Hello hello_;                                                       // target, channel and socket are filled in
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by peer and channel
   std::vector<Connection*> connecting_;                                     // those with a connector

@@ -64,7 +64,9 @@ std::string EncodeHello(const Hello& hello) {
                      hello.world_id, static_cast<uint32_t>(hello.source.value()),
                      static_cast<uint32_t>(hello.target.value()), hello.channel, hello.chunk_bytes, hello.instance,
                      hello.socket, hello.sockets, static_cast<uint16_t>(hello.job_id.size()),
-                     static_cast<uint16_t>(hello.records ? 1 : 0));
+                     static_cast<uint16_t>(hello.kernel_tls ? 2
+                                           : hello.records  ? 1
+                                                            : 0));
   return encoded + hello.job_id;
 }
 
@@ -83,13 +85,14 @@ bool DecodeHelloBody(absl::string_view body, Hello* hello) {
   LoadLittleEndians(reinterpret_cast<const unsigned char*>(body.data()), &hello->world_id, &source, &target,
                     &hello->channel, &hello->chunk_bytes, &hello->instance, &hello->socket, &hello->sockets,
                     &job_id_bytes, &records);
-  if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax || records > 1) return false;
+  if (source > kRankMax || target > kRankMax || job_id_bytes > kJobIdBytesMax || records > 2) return false;
   if (body.size() != kBodyFixedBytes + job_id_bytes) return false;
   hello->source = Rank(static_cast<int>(source));
   hello->target = Rank(static_cast<int>(target));
   if (hello->socket >= hello->sockets) return false;
   hello->job_id = std::string(body.substr(kBodyFixedBytes));
-  hello->records = records == 1;
+  hello->records = records > 0;
+  hello->kernel_tls = records == 2;
   return true;
 }
 
@@ -107,8 +110,8 @@ Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets, bo
   return Answer();
 }
 
-std::string RecordContext(const Hello& hello, Rank from) {
-  std::string context = "data";
+std::string RecordContext(const Hello& hello, Rank from, bool kernel_tls) {
+  std::string context = kernel_tls ? "kernel tls" : "data";
   AppendLittleEndian(&context, hello.world_id, static_cast<uint32_t>(hello.source.value()),
                      static_cast<uint32_t>(hello.target.value()), hello.channel, hello.socket,
                      static_cast<uint32_t>(from.value()));
@@ -117,14 +120,15 @@ std::string RecordContext(const Hello& hello, Rank from) {
 
 void EncodeAnswer(const Answer& answer, unsigned char* target) {
   StoreLittleEndians(target, kAnswerMagic, answer.version, static_cast<uint16_t>(answer.verdict), answer.detail,
-                     uint32_t{0});
+                     static_cast<uint32_t>(answer.kernel_tls ? 1 : 0));
 }
 
 bool DecodeAnswer(const unsigned char* bytes, Answer* answer) {
-  uint32_t magic;
+  uint32_t magic, kernel_tls;
   uint16_t verdict;
-  LoadLittleEndians(bytes, &magic, &answer->version, &verdict, &answer->detail);
+  LoadLittleEndians(bytes, &magic, &answer->version, &verdict, &answer->detail, &kernel_tls);
   answer->verdict = static_cast<Verdict>(verdict);
+  answer->kernel_tls = kernel_tls == 1;
   return magic == kAnswerMagic;
 }
 

@@ -5,11 +5,12 @@
 //   prefix     = magic:u32 version:u16 reserved:u16 body_bytes:u32         the same in every version
 //   body       = world_id:u64 source:u32 target:u32 channel:u32 chunk_bytes:u32 instance:u32
 //                socket:u16 sockets:u16 job_id_bytes:u16 records:u16 job_id
-//   answer     = magic:u32 version:u16 verdict:u16 detail:u32 reserved:u32  back; the same in every version
+//   answer     = magic:u32 version:u16 verdict:u16 detail:u32 kernel_tls:u32  back; the same in every version
 //
 // Little-endian. Reserved fields are 0 and not looked at. After an answer of kAccepted both ranks send messages
-// (transport/link/link.h), in records (transport/link/record_stream.h) if `records` is 1, else as they are, and no longer over the
-// channel; otherwise both sides close.
+// (transport/link/link.h), and no longer over the channel: as they are if `records` is 0; in the kernel's TLS records
+// (transport/tcp/kernel_tls.h) if it is 2 and the answer's kernel_tls is 1; else in records of our own
+// (transport/link/record_stream.h). Otherwise both sides close.
 
 #ifndef TRANSPORT_TCP_HANDSHAKE_H_
 #define TRANSPORT_TCP_HANDSHAKE_H_
@@ -51,6 +52,8 @@ struct Hello {
   uint16_t sockets = 1;
   // Whether the source takes it that messages travel in records.
   bool records = false;
+  // With records: whether the source can have the kernel's TLS in their place.
+  bool kernel_tls = false;
 };
 
 // The numbers are part of the wire format: append, never reorder.
@@ -73,7 +76,8 @@ enum class Verdict : uint16_t {
 struct Answer {
   uint16_t version = kTcpProtocolVersion;
   Verdict verdict = Verdict::kAccepted;
-  uint32_t detail = 0;  // with kAccepted: the listener's instance
+  uint32_t detail = 0;      // with kAccepted: the listener's instance
+  bool kernel_tls = false;  // with kAccepted: whether both ranks have it, so that messages travel so
 };
 
 // The whole hello, prefix included. The job id is at most kJobIdBytesMax long.
@@ -88,15 +92,16 @@ struct HelloPrefix {
 HelloPrefix DecodeHelloPrefix(const unsigned char* bytes);
 
 // False when the body is not well-formed: lengths that do not add up to its size, ranks beyond an int, a socket that is
-// none of as many, records that are neither on nor off.
+// none of as many, records that are none of the three.
 bool DecodeHelloBody(absl::string_view body, Hello* hello);
 
 // The verdict of the listening rank, which is `self`, uses `sockets` for each connection and takes it that messages travel in records or
 // not, on a decoded hello, as far as it follows from the hello alone.
 Answer JudgeHello(const Hello& hello, const WorldIdentity& self, int sockets, bool records);
 
-// What the key of a connection's records is bound to, beside the handshake: the context for Channel::Export, for records that `from` sends.
-std::string RecordContext(const Hello& hello, Rank from);
+// What the key of a connection's records is bound to, beside the handshake: the context for Channel::Export, for records that `from` sends,
+// of our own or the kernel's.
+std::string RecordContext(const Hello& hello, Rank from, bool kernel_tls);
 
 void EncodeAnswer(const Answer& answer, unsigned char* target);
 // False when these bytes are no answer of ours.

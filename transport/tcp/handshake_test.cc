@@ -66,25 +66,35 @@ TEST(Handshake, ASocketThatIsNoneOfAsManyIsRefused) {
   EXPECT_FALSE(DecodeHelloBody(EncodeHello(hello).substr(kHelloPrefixBytes), &decoded));
 }
 
-TEST(Handshake, RecordsAreOnOrOff) {
+TEST(Handshake, RecordsAreNoneOrOursOrTheKernels) {
   std::string body = EncodeHello(AHello()).substr(kHelloPrefixBytes);
+  for (int records = 0; records < 3; ++records) {
+    Hello decoded;
+    body[34] = static_cast<char>(records);
+    ASSERT_TRUE(DecodeHelloBody(body, &decoded));
+    EXPECT_EQ(decoded.records, records > 0);
+    EXPECT_EQ(decoded.kernel_tls, records == 2);
+    EXPECT_EQ(EncodeHello(decoded).substr(kHelloPrefixBytes), body);
+  }
   Hello decoded;
-  body[34] = 2;
+  body[34] = 3;
   EXPECT_FALSE(DecodeHelloBody(body, &decoded));
 }
 
 // Each direction of each socket has a key of its own.
 TEST(Handshake, KeysOfRecordsAreBoundToWhatTheyAreFor) {
   const Hello hello = AHello();
-  std::set<std::string> contexts = {RecordContext(hello, hello.source), RecordContext(hello, hello.target)};
+  std::set<std::string> contexts = {RecordContext(hello, hello.source, false),
+                                    RecordContext(hello, hello.target, false),
+                                    RecordContext(hello, hello.source, true)};
   for (const auto change :
        {+[](Hello* h) { ++h->world_id; }, +[](Hello* h) { h->source = Rank(3); },
         +[](Hello* h) { h->target = Rank(0); }, +[](Hello* h) { ++h->channel; }, +[](Hello* h) { --h->socket; }}) {
     Hello other = hello;
     change(&other);
-    contexts.insert(RecordContext(other, other.source));
+    contexts.insert(RecordContext(other, other.source, false));
   }
-  EXPECT_EQ(contexts.size(), 7);
+  EXPECT_EQ(contexts.size(), 8);
 }
 
 TEST(Handshake, RanksBeyondAnIntAndOverlongJobIdsAreRefused) {
@@ -129,6 +139,11 @@ TEST(Handshake, AnAnswerSurvivesTheWire) {
   EXPECT_EQ(answer.version, 3);
   EXPECT_EQ(answer.verdict, Verdict::kOtherRank);
   EXPECT_EQ(answer.detail, 0x01020304);
+  EXPECT_FALSE(answer.kernel_tls);
+  EncodeAnswer({3, Verdict::kAccepted, 7, /*kernel_tls=*/true}, bytes);
+  EXPECT_EQ(bytes[12], 1);
+  ASSERT_TRUE(DecodeAnswer(bytes, &answer));
+  EXPECT_TRUE(answer.kernel_tls);
   bytes[0] ^= 1;
   EXPECT_FALSE(DecodeAnswer(bytes, &answer));
 }

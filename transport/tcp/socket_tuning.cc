@@ -13,6 +13,8 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/secure/cipher.h"
+#include "transport/tcp/kernel_tls.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +55,16 @@ bool WantsRecords(int socket, const TcpTransportOptions& options) {
       break;
   }
   return true;
+}
+
+KernelTls* UsableKernelTls(const TcpTransportOptions& options) {
+  if (options.credentials.level != SecurityLevel::kEncrypt || options.sockets != 1) return nullptr;
+  if (options.kernel_tls == nullptr && CipherBackendVersion(CipherBackend::kIpsecMb).ok()) return nullptr;
+  KernelTls* const kernel = options.kernel_tls != nullptr ? options.kernel_tls : KernelTls::OfSystem();
+  const absl::Status usable = kernel->Check();
+  LOCKSTEP_LOG(kInfo) << "tcp transport: " << (usable.ok() ? "TLS" : "no TLS") << " by the kernel"
+                      << (usable.ok() ? "" : ": ") << usable.message();
+  return usable.ok() ? kernel : nullptr;
 }
 
 void Tune(int socket, const SocketTuning& tuning) {

@@ -19,6 +19,8 @@
 
 namespace lockstep {
 
+class KernelTls;
+
 struct SocketTuning {
   std::string congestion_control;  // empty: reno if the connection stays on the host, else the system's default
   // Of the kernel's buffers. 0 leaves them to the kernel, which lets them grow as the connection needs; any other
@@ -52,7 +54,12 @@ struct TcpTransportOptions : WorldIdentity {
   Credentials credentials;
   // Whether kAuthenticate has records between ranks of one host, too. The same for all ranks.
   bool records_on_one_host = false;
+  // Asked for TLS at kEncrypt, and borrowed. Null: the system's, unless ipsec-mb is there, which is faster than OpenSSL.
+  KernelTls* kernel_tls = nullptr;
 };
+
+// The one whose TLS connections have, or null: at kEncrypt, with one socket a connection, if it can. Its streams do not work in stripes.
+KernelTls* UsableKernelTls(const TcpTransportOptions& options);
 
 // Whether messages on a connected socket travel in records: always at kEncrypt, and at kAuthenticate if they leave the host. Both ends find
 // the same as long as nothing between them changes addresses.

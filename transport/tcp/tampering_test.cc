@@ -23,6 +23,7 @@
 #include "tests/transport_testing.h"
 #include "transport/link/record_stream.h"
 #include "transport/net/little_endian.h"
+#include "transport/tcp/fake_kernel_tls.h"
 #include "transport/tcp/tcp_testing.h"
 
 namespace lockstep {
@@ -126,10 +127,13 @@ class Relay {
 
 class TamperingTest : public TcpFixture, public testing::WithParamInterface<SecurityLevel> {
  protected:
+  TamperingTest() { no_kernel_tls_.faults.attach = ENOENT; }
+
   void CreateSecured(const std::function<void(TcpTransportOptions*)>& change = [](TcpTransportOptions*) {}) {
     Create(2, [&](TcpTransportOptions* options) {
       options->credentials = TestCredentials(GetParam());
       options->records_on_one_host = true;
+      options->kernel_tls = &no_kernel_tls_;  // the relay knows records of our own
       change(options);
     });
   }
@@ -149,6 +153,9 @@ class TamperingTest : public TcpFixture, public testing::WithParamInterface<Secu
     }
     return receive.status;
   }
+
+ private:
+  FakeKernelTls no_kernel_tls_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Levels, TamperingTest, testing::Values(SecurityLevel::kAuthenticate, SecurityLevel::kEncrypt),

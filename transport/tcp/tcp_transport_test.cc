@@ -29,7 +29,9 @@
 #include "tests/transport_testing.h"
 #include "transport/link/link.h"
 #include "transport/net/socket.h"
+#include "transport/tcp/fake_kernel_tls.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/kernel_tls.h"
 #include "transport/tcp/tcp_testing.h"
 #include "transport/transport.h"
 
@@ -40,7 +42,8 @@ using Code = absl::StatusCode;
 using testing::HasSubstr;
 
 TransportFactory Factory(const std::string& name, const std::string& bind_address, size_t staging_bytes,
-                         int sockets = 1, bool zero_copy = false, SecurityLevel level = SecurityLevel::kNone) {
+                         int sockets = 1, bool zero_copy = false, SecurityLevel level = SecurityLevel::kNone,
+                         KernelTls* kernel_tls = nullptr) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             const SocketAddress bind = TestAddress(bind_address);
             if (const auto probe = Listen(bind); !probe.ok()) {
@@ -53,6 +56,7 @@ TransportFactory Factory(const std::string& name, const std::string& bind_addres
                                         options->tuning.zero_copy = zero_copy;
                                         options->credentials = TestCredentials(level);
                                         options->records_on_one_host = true;
+                                        options->kernel_tls = kernel_tls;
                                       }));
             return AsTransports(std::move(ranks));
           }};
@@ -69,7 +73,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Factory("Authenticated", "127.0.0.1:0", 256 << 10, 1, true, SecurityLevel::kAuthenticate),
                     Factory("AuthenticatedThreeSockets", "127.0.0.1:0", 64, 3, false, SecurityLevel::kAuthenticate),
                     Factory("Encrypted", "[::1]:0", 256 << 10, 1, false, SecurityLevel::kEncrypt),
-                    Factory("EncryptedThreeSockets", "127.0.0.1:0", 256 << 10, 3, false, SecurityLevel::kEncrypt)),
+                    Factory("EncryptedThreeSockets", "127.0.0.1:0", 256 << 10, 3, false, SecurityLevel::kEncrypt),
+                    Factory("KernelTls", "127.0.0.1:0", 256 << 10, 1, false, SecurityLevel::kEncrypt,
+                            FakeKernelTls::OfAll())),
     TransportFactoryName);
 
 using TcpTransportTest = TcpFixture;
