@@ -265,7 +265,7 @@ ssize_t RecordReader::Fill(size_t bytes, size_t asked_bytes) {
   const size_t room =
       std::max(bytes, std::min(asked_bytes + records * kRecordOverheadBytes, kRecordBatch * kRecordBytesMax));
   if (buffer_.size() < begin_ + room) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
     end_ -= std::exchange(begin_, 0);
     if (buffer_.size() < room) buffer_.resize(room);
   }
