@@ -57,11 +57,12 @@ absl::StatusOr<std::string> TellAll(Exchange* exchange, Rank rank, const absl::S
     return fence;
   }
   if (rank == Rank(0)) return text;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string value, exchange->Get(key, deadline));
-  const WipedAtEnd wiped(&value);
+  absl::StatusOr<std::string> found = exchange->Get(key, deadline);
+  const WipedAtEnd wiped(&found);
+  LOCKSTEP_RETURN_IF_ERROR(found.status());
+  const absl::string_view value = *found;
   std::string plain;
-  if (value.empty() || value[0] < 'A' || value[0] > 'Q' ||
-      !absl::WebSafeBase64Unescape(absl::string_view(value).substr(1), &plain)) {
+  if (value.empty() || value[0] < 'A' || value[0] > 'Q' || !absl::WebSafeBase64Unescape(value.substr(1), &plain)) {
     // Not shown: it may be a secret that was damaged on its way.
     return absl::UnavailableError(
         absl::StrCat("rank 0 has put ", value.size(), " bytes that are nothing of Lockstep's"));
