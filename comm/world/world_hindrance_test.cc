@@ -108,6 +108,8 @@ const Hindrance kHindrances[] = {
      "it can make no shared memory: [0-9]+ bytes of shared memory: RLIMIT_FSIZE allows 65536"},
     {"AnotherUser", BecomeAnotherUser, "its process belongs to user [0-9]+, ours to user 12345",
      "its process belongs to user 12345, ours to user [0-9]+"},
+    {"OtherUsers", [] { return Unshare(CLONE_NEWUSER); }, "its process is in another user namespace",
+     "its process is in another user namespace"},
     // None of these is in the way.
     {"NoLockedMemory", [] { return Limit(RLIMIT_MEMLOCK, 0); }, nullptr, nullptr},
     {"NoHugePages",
@@ -117,7 +119,6 @@ const Hindrance kHindrances[] = {
      nullptr, nullptr},
     {"OtherFileSystemsAndNames", [] { return Unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS); }, nullptr, nullptr},
     {"OtherProcesses", EnterProcessNamespace, nullptr, nullptr},
-    {"OtherUsers", [] { return Unshare(CLONE_NEWUSER); }, nullptr, nullptr},
 };
 
 // In the way of any world: not one of the above.

@@ -59,7 +59,7 @@ void ReadAddress(absl::string_view input) {
 std::vector<std::string> fuzz::Seeds() {
   std::vector<std::string> seeds = {EncodeHello(OurHello()), EncodeAnswer(absl::OkStatus()),
                                     EncodeAnswer(absl::FailedPreconditionError("we are rank 2, not rank 1")),
-                                    ShmAddress{"lockstep-4f1c22aa90ee1b07", 0x9d0c5e6a77b3f218}.ToString()};
+                                    ShmAddress{"lockstep-4f1c22aa90ee1b07", 0x9d0c5e6a77b3f218, 0xeffffffd}.ToString()};
   for (const ShmNoticeKind kind :
        {ShmNoticeKind::kMailbox, ShmNoticeKind::kClosed, ShmNoticeKind::kArena, ShmNoticeKind::kMapped}) {
     seeds.push_back(EncodeNotice({kind, 7, MailboxGeometry(), 1 << 20}));

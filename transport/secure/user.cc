@@ -1,5 +1,6 @@
 #include "transport/secure/user.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,11 @@ bool IsGroupOfThisProcess(gid_t group) {
     has = std::find(groups.begin(), groups.end(), group) != groups.end();
   }
   return has && !StandsForAnybody(group, TextOf("/proc/self/gid_map"), TextOf("/proc/sys/kernel/overflowgid"));
+}
+
+uint64_t UserNamespace() {
+  struct stat space = {};
+  return stat("/proc/self/ns/user", &space) == 0 ? space.st_ino : 0;
 }
 
 std::string DescribeUser(uid_t user) {

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -19,6 +20,10 @@ namespace lockstep {
 bool IsThisUser(uid_t user);
 bool IsRoot(uid_t user);
 bool IsGroupOfThisProcess(gid_t group);
+
+// A number for this process's user namespace, other than those of all others of this host that processes are in now. 0 if /proc is not
+// there.
+uint64_t UserNamespace();
 
 // "user 1000", and where it stands for anybody, that it does.
 std::string DescribeUser(uid_t user);

@@ -27,13 +27,15 @@ absl::Status OtherVersion(uint16_t version) {
 
 }  // namespace
 
-std::string ShmAddress::ToString() const { return absl::StrCat(name, "/", absl::Hex(nonce, absl::kZeroPad16)); }
+std::string ShmAddress::ToString() const {
+  return absl::StrCat(name, "/", absl::Hex(nonce, absl::kZeroPad16), "/", absl::Hex(user_namespace));
+}
 
 absl::StatusOr<ShmAddress> ShmAddress::Parse(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '/');
   ShmAddress address;
-  if (parts.size() != 2 || parts[0].empty() || parts[0].size() > 100 || parts[1].size() != 16 ||
-      !absl::SimpleHexAtoi(parts[1], &address.nonce)) {
+  if (parts.size() != 3 || parts[0].empty() || parts[0].size() > 100 || parts[1].size() != 16 ||
+      !absl::SimpleHexAtoi(parts[1], &address.nonce) || !absl::SimpleHexAtoi(parts[2], &address.user_namespace)) {
     return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no address of shared memory"));
   }
   address.name = std::string(parts[0]);

@@ -32,10 +32,12 @@ namespace lockstep {
 inline constexpr uint16_t kShmProtocolVersion = 2;
 inline constexpr size_t kShmJobIdBytesMax = 1024;
 
-// Where a rank is met: "lockstep-4f1c22aa90ee1b07/9d0c5e6a77b3f218", the name of its socket and its nonce, in hex.
+// Where a rank is met: "lockstep-4f1c22aa90ee1b07/9d0c5e6a77b3f218/effffffd", the name of its socket, its nonce and its user namespace
+// (transport/secure/user.h), both in hex.
 struct ShmAddress {
   std::string name;
   uint64_t nonce = 0;
+  uint64_t user_namespace = 0;
 
   std::string ToString() const;
   // INVALID_ARGUMENT for any other text.

@@ -18,16 +18,18 @@ const ShmHello kHello = {"job", 17, 0x1234, Rank(1), Rank(2), 4096};
 const ShmExpectation kExpectation = {{Rank(2), 3, "job", 17, 4096}, 0x1234};
 
 TEST(ShmHandshake, AddressesAreText) {
-  const ShmAddress address = {"lockstep-0123456789abcdef", 0xfe};
-  EXPECT_EQ(address.ToString(), "lockstep-0123456789abcdef/00000000000000fe");
+  const ShmAddress address = {"lockstep-0123456789abcdef", 0xfe, 0xeffffffd};
+  EXPECT_EQ(address.ToString(), "lockstep-0123456789abcdef/00000000000000fe/effffffd");
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress parsed, ShmAddress::Parse(address.ToString()));
   EXPECT_EQ(parsed.name, address.name);
   EXPECT_EQ(parsed.nonce, address.nonce);
-  for (const std::string text :
-       {"", "/", "name", "name/12", "/00000000000000fe", "a/b/00000000000000fe", "name/00000000000000fg"}) {
+  EXPECT_EQ(parsed.user_namespace, address.user_namespace);
+  for (const std::string text : {"", "//", "name", "name/00000000000000fe", "name/12/1", "/00000000000000fe/1",
+                                 "a/b/00000000000000fe/1", "name/00000000000000fg/1", "name/00000000000000fe/",
+                                 "name/00000000000000fe/g", "name/00000000000000fe/11111111111111111"}) {
     EXPECT_THAT(ShmAddress::Parse(text), StatusIs(Code::kInvalidArgument, HasSubstr("'" + text + "'")));
   }
-  EXPECT_THAT(ShmAddress::Parse(std::string(101, 'a') + "/00000000000000fe"), StatusIs(Code::kInvalidArgument));
+  EXPECT_THAT(ShmAddress::Parse(std::string(101, 'a') + "/00000000000000fe/1"), StatusIs(Code::kInvalidArgument));
 }
 
 TEST(ShmHandshake, AHelloIsReadAsItWasWritten) {

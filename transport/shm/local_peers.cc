@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation se
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t name, Random());
   LOCKSTEP_ASSIGN_OR_RETURN(address.nonce, Random());
   address.name = absl::StrCat("lockstep-", absl::Hex(name, absl::kZeroPad16));
+  address.user_namespace = UserNamespace();
   self.nonce = address.nonce;
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(address.name));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
@@ -79,12 +80,12 @@ LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std:
       credentials_(credentials),
       handshake_timeout_(handshake_timeout),
       bell_(bell),
-      address_(address.ToString()),
+      address_(std::move(address)),
       listener_(std::move(listener)),
       events_(std::move(events)),
       spare_(CopyOf(events_)),
       peers_(self_.size),
-      refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address.name)),
+      refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address_.name)),
       half_open_(HalfOpen::MostForThisProcess(), handshake_timeout) {
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
@@ -95,11 +96,14 @@ std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& ad
     Peer& peer = peers_[i];
     if (i == self_.rank.value() || i >= addresses.size() || addresses[i].empty()) continue;
     absl::StatusOr<ShmAddress> address = ShmAddress::Parse(addresses[i]);
-    if (address.ok()) {
+    if (!address.ok()) {
+      FailOwn(&peer, address.status());
+    } else if (address->user_namespace != address_.user_namespace) {
+      // Not left to their ids, which one of both may take for the other's and one not.
+      FailOwn(&peer, absl::PermissionDeniedError("its process is in another user namespace"));
+    } else {
       peer.address = *std::move(address);
       peer.own = Own::kTrying;
-    } else {
-      FailOwn(&peer, address.status());
     }
   }
   const auto undecided = [](const Peer& peer) { return peer.own != Own::kNone && !peer.decided; };

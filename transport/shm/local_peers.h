@@ -65,7 +65,7 @@ class LocalPeers {
                                                             Doorbell* bell);
 
   // The address of this rank, for the others.
-  const std::string& address() const { return address_; }
+  std::string address() const { return address_.ToString(); }
   const Refusals& refusals() const { return refusals_; }
 
   // Finds out who shares memory. `addresses` by rank, empty for ranks not to try. Nobody is answered before this call; Poll
@@ -154,7 +154,7 @@ class LocalPeers {
   const Credentials credentials_;
   const std::chrono::milliseconds handshake_timeout_;
   Doorbell* const bell_;
-  const std::string address_;
+  const ShmAddress address_;
 
   UniqueFd listener_;
   UniqueFd events_;

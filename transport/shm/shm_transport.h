@@ -77,7 +77,7 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   ~ShmTransport() override;
 
   // The address of this rank, for the others.
-  const std::string& address() const { return local_peers_->address(); }
+  std::string address() const { return local_peers_->address(); }
 
   // Finds out which ranks share memory with this one. `addresses` by rank, empty for ranks that are known not to.
   // REQUIRES  called once, by all ranks at about the same time, before the first Send

@@ -31,6 +31,7 @@
 #include "transport/net/unix_socket.h"
 #include "transport/secure/channel.h"
 #include "transport/secure/credentials.h"
+#include "transport/secure/user.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/shm_testing.h"
@@ -131,7 +132,7 @@ TEST_F(ShmTransportTest, ConnectFindsOutWhoSharesMemory) {
   CreateAlone(3);
   std::vector<std::string> addresses = Addresses(ranks_);
   // Nobody listens at rank 2's: as in another network namespace. It cannot reach the others' either.
-  const std::string nowhere = "lockstep-of-another-namespace/0000000000000000";
+  const std::string nowhere = ShmAddress{"lockstep-of-another-namespace", 0, UserNamespace()}.ToString();
   const std::vector<std::vector<std::string>> seen = {
       {addresses[0], addresses[1], nowhere}, {addresses[0], addresses[1], nowhere}, {nowhere, nowhere, addresses[2]}};
   std::vector<std::vector<absl::Status>> found(3);
@@ -157,7 +158,7 @@ TEST_F(ShmTransportTest, ARankThatCannotReachAPeerTellsIt) {
     found = rank(1)->Connect({rank(0)->address(), ""}, TestDeadline());
     answered = true;
   });
-  EXPECT_THAT(rank(0)->Connect({"", "nowhere/0000000000000000"}, TestDeadline())[1],
+  EXPECT_THAT(rank(0)->Connect({"", ShmAddress{"nowhere", 0, UserNamespace()}.ToString()}, TestDeadline())[1],
               StatusIs(Code::kUnavailable, HasSubstr("@nowhere: Connection refused")));
   // Should the hello come only now, it is answered as the rank goes on.
   const Deadline deadline = TestDeadline();
