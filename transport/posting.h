@@ -82,6 +82,12 @@ inline iovec PieceAt(absl::Span<const iovec> pieces, size_t offset) {
   return {static_cast<char*>(pieces[index].iov_base) + offset, pieces[index].iov_len - offset};
 }
 
+inline size_t TotalBytes(const iovec* pieces, int count) {
+  size_t total = 0;
+  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
+  return total;
+}
+
 // The pieces from an offset on, up to `max` of them and `bytes` together at most. Returns how many.
 int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec* cut, int max);
 

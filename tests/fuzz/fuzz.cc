@@ -36,6 +36,8 @@ void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free
 namespace lockstep {
 namespace fuzz {
 
+bool over_a_corpus = false;
+
 void CheckCode(const absl::Status& status, std::initializer_list<absl::StatusCode> codes) {
   LOCKSTEP_CHECK(status.ok() || std::count(codes.begin(), codes.end(), status.code()) > 0)
       << status.ToString() << " is none of the documented errors";

@@ -26,6 +26,9 @@ namespace fuzz {
 // Valid inputs, made by the encoders of today: where fuzzing begins. The committed corpus has what was found from there.
 std::vector<std::string> Seeds();
 
+// False while libFuzzer searches, true over a corpus (run_corpus.cc), where each input may be looked at harder.
+extern bool over_a_corpus;
+
 // Aborts unless the status is OK or has one of the codes.
 void CheckCode(const absl::Status& status, std::initializer_list<absl::StatusCode> codes);
 

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
+  lockstep::fuzz::over_a_corpus = true;
   const std::vector<std::string> seeds = lockstep::fuzz::Seeds();
   for (const std::string& seed : seeds) Run(seed);
   size_t files = 0;

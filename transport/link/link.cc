@@ -17,12 +17,6 @@ constexpr int64_t kCallCharge = 4096;
 // One call moves at most this much, so that a budget is kept to roughly.
 constexpr size_t kCallBytesMax = size_t{1} << 20;
 
-size_t Total(const iovec* pieces, int count) {
-  size_t total = 0;
-  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
-  return total;
-}
-
 // Whatever the errno: the connection is gone. 0 stands for the end of the stream.
 absl::Status Cause(const ByteStream& stream, ssize_t error) {
   if (error == EBADMSG) return absl::DataLossError(stream.Defect());
@@ -152,7 +146,7 @@ bool Link::AdvanceSend(int64_t* budget) {
     *budget -= written;
     message.done_bytes += written;
     counters_->sent_bytes += written - std::min<size_t>(written, header_left);
-    if (written < Total(pieces, count)) ready_ = false;
+    if (written < TotalBytes(pieces, count)) ready_ = false;
     if (message.done_bytes == kMessageHeaderBytes + message.bytes) {
       ++counters_->sent_messages;
       queue_.Pop();
@@ -228,7 +222,7 @@ bool Link::AdvanceReceive(int64_t* budget) {
       const size_t of_header = std::min<size_t>(read, header_left);
       std::copy_n(payload, of_header, head_ + message.done_bytes);
       payload += of_header;
-    } else if (read < Total(pieces, count)) {
+    } else if (read < TotalBytes(pieces, count)) {
       // A stream that gave less than it was asked for is empty, and its readiness will be told anew.
       ready_ = ending_;
     }

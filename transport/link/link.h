@@ -104,7 +104,7 @@ class Link {
   static constexpr size_t kInlineBytesMax = 1024;
 
   // Messages of up to kInlineBytesMax that are no operations, moved at once where nothing else is under way on the link.
-  // If a part of one has moved, the operation that is posted next must be of the same message, and moves the rest.
+  // If one could not be sent, or a part of one has come, the operation that is posted next must be of the same message, and moves the rest.
   bool can_move_at_once() const { return open() && !pending() && early_bytes_ == 0; }
   // True when all of it was sent.
   bool SendAtOnce(const Envelope& envelope, const void* data, size_t bytes);

@@ -20,12 +20,6 @@ namespace {
 // A shorter payload is copied: a piece of its own costs the system call more.
 constexpr size_t kCopiedBytesMax = 2048;
 
-size_t Total(const iovec* pieces, int count) {
-  size_t total = 0;
-  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
-  return total;
-}
-
 void Gather(absl::Span<const iovec> pieces, unsigned char* target) {
   for (const iovec& piece : pieces) {
     std::memcpy(target, piece.iov_base, piece.iov_len);
@@ -102,7 +96,7 @@ RecordWriter::RecordWriter(std::unique_ptr<ByteStream> stream, SecurityLevel lev
 ssize_t RecordWriter::Read(const iovec*, int) { return -EBADF; }
 
 ssize_t RecordWriter::Write(const iovec* pieces, int count) {
-  const size_t total = Total(pieces, count);
+  const size_t total = TotalBytes(pieces, count);
   size_t taken = 0;
   while (taken < total) {
     if (left_.empty()) SealBatch({pieces, static_cast<size_t>(count)}, taken, total);
@@ -137,7 +131,7 @@ void RecordWriter::SealBatch(absl::Span<const iovec> pieces, size_t begin, size_
 }
 
 void RecordWriter::SealRecord(absl::Span<const iovec> payload) {
-  const size_t payload_bytes = Total(payload.data(), static_cast<int>(payload.size()));
+  const size_t payload_bytes = TotalBytes(payload.data(), static_cast<int>(payload.size()));
   const bool copies = sequence_.encrypts() || payload_bytes <= kCopiedBytesMax;
   unsigned char* const header = sealed_end_;
   unsigned char* const body =
@@ -192,7 +186,7 @@ RecordReader::RecordReader(std::unique_ptr<ByteStream> stream, SecurityLevel lev
 ssize_t RecordReader::Write(const iovec*, int) { return -EBADF; }
 
 ssize_t RecordReader::Read(const iovec* pieces, int count) {
-  const size_t total = Total(pieces, count);
+  const size_t total = TotalBytes(pieces, count);
   size_t given = 0;
   while (given < total) {
     iovec places[kPiecesMax];

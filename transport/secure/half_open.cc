@@ -38,8 +38,18 @@ size_t HalfOpen::MostForThisProcess() {
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
   connections_.push_back({id, CountedAs(source), now + time_, now, false});
   if (connections_.size() <= most_) return absl::nullopt;
-  // All others may stay: then this one came too late.
-  return Crowded(now).value_or(id);
+  const absl::optional<uint64_t> crowded = Crowded(now);
+  if (crowded.has_value() && *crowded != id) return crowded;
+  // All others stay. But first flights may have been recorded elsewhere, and an address that has most of them keeps out no other: its
+  // oldest goes.
+  std::map<absl::string_view, size_t> counts;
+  for (const Connection& connection : connections_) ++counts[connection.source];
+  const auto fullest =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (fullest->second <= counts[connections_.back().source] + 1) return id;
+  return std::find_if(connections_.begin(), connections_.end(),
+                      [&](const Connection& connection) { return connection.source == fullest->first; })
+      ->id;
 }
 
 std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {

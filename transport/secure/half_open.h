@@ -18,8 +18,9 @@ namespace lockstep {
 
 // Bounds them in number and time. What there is too much of goes at the expense of the address that has the most, so that one that floods
 // keeps out nobody else: its oldest goes. The IPv6 addresses of a /64 count as one, since one host may have them all. Who has begun a
-// handshake well stays for a second all the same, so that those who mean it do not push out each other: with a first flight that has not
-// come here before, so not with one that was recorded. Belongs to one thread.
+// handshake well stays for a second all the same, so that those who mean it do not push out each other. Not so with the copy of a first
+// flight that has come here before; and of an address that has all places with copies from elsewhere the oldest goes all the same. Belongs
+// to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;

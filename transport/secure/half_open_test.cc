@@ -63,6 +63,19 @@ TEST(HalfOpenTest, ARecordedFirstFlightIsWorthNothing) {
   EXPECT_EQ(half_open.Add(6, "replays", kStart), 3u);
 }
 
+// First flights that were recorded at other listeners look like those of who means it.
+TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
+  HalfOpen half_open(4, milliseconds(5000));
+  for (const uint64_t id : {1, 2, 3, 4}) {
+    EXPECT_FALSE(half_open.Add(id, "replays", kStart).has_value());
+    half_open.Shows(id, std::to_string(id), kStart);
+  }
+  EXPECT_EQ(half_open.Add(5, "replays", kStart), 5u);
+  EXPECT_TRUE(half_open.Remove(5));
+  EXPECT_EQ(half_open.Add(6, "honest", kStart), 1u);
+  EXPECT_TRUE(half_open.Remove(1));
+}
+
 // One host may have all addresses of a /64. An IPv4 address in IPv6's form is one host's.
 TEST(HalfOpenTest, AddressesOfASubnetCountAsOne) {
   HalfOpen half_open(4, milliseconds(10));

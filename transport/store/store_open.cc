@@ -140,7 +140,7 @@ absl::Status WhyNoSecret(const std::vector<SocketAddress>& addresses, const absl
 
 // Asks this machine's processes for the secret of the server there, again and again until the deadline, since it may start later.
 absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadline deadline) {
-  for (;;) {
+  for (bool told = false;;) {
     const absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
     if (!addresses.ok() && !WorthTryingAgain(addresses.status())) return addresses.status();
     std::vector<SocketAddress> local;
@@ -162,6 +162,7 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
       // Another user may have one of the names, and keep nobody from the server, which may come to have another.
       const bool squatted = absl::IsPermissionDenied(asked);
       if (!absl::IsNotFound(asked) && !squatted && !WorthTryingAgain(asked)) return asked;
+      if (squatted && !std::exchange(told, true)) LOCKSTEP_LOG(kWarning) << asked.message() << ": waits for another";
     }
     const auto resume = Deadline::Clock::now() + std::chrono::milliseconds(kAskPauseMs);
     if (resume >= deadline.time()) return WhyNoSecret(local, asked);

@@ -23,12 +23,6 @@ namespace {
 constexpr int kDiscardCalls = 64;
 constexpr size_t kDiscardBytes = size_t{1} << 20;
 
-size_t Total(const iovec* pieces, int count) {
-  size_t total = 0;
-  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
-  return total;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<TcpSocket>> TcpSocket::Create(UniqueFd socket, int events, void* event_data) {
@@ -95,7 +89,7 @@ StripedStream::StripedStream(std::vector<std::unique_ptr<ByteStream>> streams, s
 template <typename Move>
 ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
   LOCKSTEP_CHECK(count <= kPiecesMax) << count << " pieces";
-  const size_t total = Total(pieces, count);
+  const size_t total = TotalBytes(pieces, count);
   size_t moved = 0;
   while (moved < total) {
     iovec cut[kPiecesMax];
@@ -107,7 +101,7 @@ ssize_t StripedStream::Run(const iovec* pieces, int count, Move move) {
     if (result <= 0) return moved > 0 ? static_cast<ssize_t>(moved) : result;
     moved += result;
     position_ += result;
-    if (result < Total(cut, cut_count)) break;
+    if (result < TotalBytes(cut, cut_count)) break;
   }
   return static_cast<ssize_t>(moved);
 }
