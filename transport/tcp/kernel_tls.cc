@@ -40,6 +40,9 @@ constexpr size_t kProbeBytes = 100'000;
 constexpr int kDiscardCalls = 64;
 constexpr size_t kDiscardBytes = size_t{64} << 10;
 
+// What the kernel answers, to reads and writes alike, once it has met a record of which the tag, the length or the version is wrong.
+bool SaysNotGenuine(ssize_t result) { return result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL; }
+
 size_t Total(const iovec* pieces, int count) {
   size_t total = 0;
   for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
@@ -203,9 +206,9 @@ ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
     message.msg_iov = left;
     message.msg_iovlen =
         CutPieces({pieces, static_cast<size_t>(count)}, taken, bytes_per_key_ - key_bytes_, left, kPiecesMax);
-    const ssize_t sent = kernel_->Send(descriptor_, message);
+    const ssize_t sent = Send(message);
     if (sent == -EAGAIN && taken > 0) break;
-    if (sent < 0) return sent == -EAGAIN ? sent : error_ = sent;
+    if (sent < 0) return sent;
     taken += static_cast<size_t>(sent);
     unreleased_ += static_cast<uint64_t>(sent);
     key_bytes_ += static_cast<uint64_t>(sent) + kKernelTlsRecordCharge;
@@ -215,13 +218,19 @@ ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
   return static_cast<ssize_t>(taken);
 }
 
+ssize_t KernelTlsWriter::Send(const msghdr& message) {
+  const ssize_t sent = kernel_->Send(descriptor_, message);
+  if (sent >= 0 || sent == -EAGAIN) return sent;
+  return error_ = SaysNotGenuine(sent) ? -EBADMSG : sent;
+}
+
 ssize_t KernelTlsWriter::UpdateKey() {
   const iovec piece = {const_cast<unsigned char*>(kKeyUpdate.data()), kKeyUpdate.size()};
   TypedMessage message(&piece, 1);
   message.SetType(kHandshakeType);
-  const ssize_t sent = kernel_->Send(descriptor_, message.header);
-  if (sent == -EAGAIN) return sent;
-  if (sent != kKeyUpdate.size()) return error_ = sent < 0 ? sent : -EIO;
+  const ssize_t sent = Send(message.header);
+  if (sent < 0) return sent;
+  if (sent != kKeyUpdate.size()) return error_ = -EIO;
   key_bytes_ = 0;
   secret_.Step();
   return error_ = kernel_->SetKey(descriptor_, TLS_TX, secret_.Key());
@@ -232,7 +241,6 @@ uint64_t KernelTlsWriter::UnreleasedBytes() {
   return std::min(unreleased_, kRecordBytes);
 }
 
-// The kernel fails sends, too, once it has met a record that is not genuine.
 std::string KernelTlsWriter::Defect() const {
   return error_ == -EBADMSG ? "what arrives on this connection is not what the peer sends" : "";
 }
@@ -264,7 +272,7 @@ ssize_t KernelTlsReader::Read(const iovec* pieces, int count) {
     TypedMessage message(left, left_count);
     const ssize_t read = kernel_->Receive(descriptor_, &message.header);
     if (read == -EAGAIN) return given > 0 ? static_cast<ssize_t>(given) : read;
-    if (read == -EBADMSG || read == -EMSGSIZE || read == -EINVAL) {  // its tag, its length, its version
+    if (SaysNotGenuine(read)) {
       End(-EBADMSG, "a TLS record was altered, or is not from this connection");
     } else if (read == -EKEYEXPIRED) {  // the kernel took what has come for one
       End(-EBADMSG, kNoKeyUpdate);

@@ -77,7 +77,7 @@ class KernelTlsWriter final : public ByteStream {
   KernelTlsWriter(KernelTls* kernel, std::shared_ptr<TcpSocket> socket, bool* ended, const RecordSecret& secret,
                   uint64_t bytes_per_key = kKernelTlsBytesPerKey);
 
-  // Any error but -EAGAIN stays.
+  // Any error but -EAGAIN stays. -EBADMSG if what arrives on the socket, the other way, is not genuine.
   ssize_t Write(const iovec* pieces, int count) override;
   ssize_t Read(const iovec* pieces, int count) override;  // -EBADF
   std::string Defect() const override;
@@ -87,6 +87,8 @@ class KernelTlsWriter final : public ByteStream {
   uint64_t UnreleasedBytes() override;
 
  private:
+  // As KernelTls::Send, but that errors stay.
+  ssize_t Send(const msghdr& message);
   // 0, -EAGAIN, or an error that stays.
   ssize_t UpdateKey();
 
