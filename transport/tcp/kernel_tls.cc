@@ -31,7 +31,10 @@ constexpr std::array<unsigned char, 5> kKeyUpdate = {24, 0, 0, 1, 0};
 
 constexpr char kNoKeyUpdate[] = "a TLS handshake record that is no key update";
 
-constexpr uint64_t kRecordBytes = 16384;
+// What a socket's buffers are at least, in bytes as getsockopt has them. With less, the kernel holds back several records, and part of them
+// when EPOLLOUT holds, too: a segment is half the peer's window at most, and must hold a record. The defaults are 46 KB and 128 KiB.
+constexpr int kSendBufferBytesMin = 40'000;
+constexpr int kReceiveBufferBytesMin = 64 << 10;
 
 // What a kernel is tried with: several records and keys.
 constexpr size_t kProbeBytes = 100'000;
@@ -115,6 +118,13 @@ bool KernelTls::Writable(int socket) {
 }
 
 int KernelTls::Attach(int socket) {
+  int send_bytes = 0, receive_bytes = 0;
+  socklen_t length = sizeof(int);
+  if (getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_bytes, &length) != 0 ||
+      getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length) != 0) {
+    return -errno;
+  }
+  if (send_bytes < kSendBufferBytesMin || receive_bytes < kReceiveBufferBytesMin) return -ENOBUFS;
   constexpr char kName[] = "tls";
   return SetOption(socket, IPPROTO_TCP, TCP_ULP, kName, sizeof(kName));
 }
@@ -238,7 +248,7 @@ ssize_t KernelTlsWriter::UpdateKey() {
 
 uint64_t KernelTlsWriter::UnreleasedBytes() {
   if (unreleased_ > 0 && kernel_->Writable(descriptor_)) unreleased_ = 0;
-  return std::min(unreleased_, kRecordBytes);
+  return unreleased_;
 }
 
 std::string KernelTlsWriter::Defect() const {
