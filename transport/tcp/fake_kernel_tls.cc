@@ -25,6 +25,10 @@ constexpr unsigned char kData = 23;
 // Of a record with so many bytes behind it. Its type always says data; the true one is inside.
 std::string Header(size_t bytes) { return {kData, 3, 3, static_cast<char>(bytes >> 8), static_cast<char>(bytes)}; }
 
+size_t BodyBytes(const std::string& record) {
+  return size_t{static_cast<unsigned char>(record[3])} << 8 | static_cast<unsigned char>(record[4]);
+}
+
 const unsigned char* Bytes(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 unsigned char* Bytes(std::string* text) { return reinterpret_cast<unsigned char*>(&(*text)[0]); }
 
@@ -139,6 +143,7 @@ ssize_t FakeKernelTls::Send(int socket, const msghdr& message) {
   for (size_t i = 0; i < message.msg_iovlen; ++i) {
     bytes.append(static_cast<const char*>(message.msg_iov[i].iov_base), message.msg_iov[i].iov_len);
   }
+  if (state->receives != nullptr && state->error == 0) (void)Arrive(socket, state);
   if (state->error < 0) return state->error;
   size_t taken = 0;
   while (taken < bytes.size()) {
@@ -160,26 +165,39 @@ bool FakeKernelTls::Writable(int socket) {
   return Flush(socket, state) != -EAGAIN && KernelTls::Writable(socket);
 }
 
-ssize_t FakeKernelTls::Open(int socket, Socket* state) {
-  if (state->error < 0) return state->error;
-  if (state->update_pending) return -EKEYEXPIRED;
+ssize_t FakeKernelTls::Arrive(int socket, Socket* state) {
+  if (state->stopped) return -EAGAIN;
   std::string& arrived = state->arrived;
-  size_t bytes = kHeaderBytes;
   for (;;) {
     if (arrived.size() >= kHeaderBytes) {
-      const unsigned char* const header = Bytes(arrived);
-      const size_t body = size_t{header[3]} << 8 | header[4];
-      if (body > kPayloadBytesMax + 1 + RecordCipher::kTagBytes) return state->error = -EMSGSIZE;
-      if (body < RecordCipher::kTagBytes) return state->error = -EBADMSG;
-      if (header[1] != 3 || header[2] != 3) return state->error = -EINVAL;
-      bytes = kHeaderBytes + body;
-      if (arrived.size() >= bytes) break;
+      const size_t body = BodyBytes(arrived);
+      if (body > kPayloadBytesMax + 1 + RecordCipher::kTagBytes) {
+        state->error = -EMSGSIZE;
+      } else if (body < RecordCipher::kTagBytes) {
+        state->error = -EBADMSG;
+      } else if (arrived[1] != 3 || arrived[2] != 3) {
+        state->error = -EINVAL;
+      }
+      state->stopped = state->error < 0;
+      if (state->stopped) return state->error;
+      if (arrived.size() >= kHeaderBytes + body) return 1;
     }
     char piece[kPayloadBytesMax];
     const ssize_t read = recv(socket, piece, sizeof(piece), MSG_DONTWAIT);
     if (read <= 0) return read < 0 ? -errno : 0;
     arrived.append(piece, read);
   }
+}
+
+ssize_t FakeKernelTls::Open(int socket, Socket* state) {
+  if (state->error == 0) {
+    if (state->update_pending) return -EKEYEXPIRED;
+    const ssize_t whole = Arrive(socket, state);
+    if (whole <= 0 && state->error == 0) return whole;
+  }
+  if (state->error < 0) return state->stopped ? std::exchange(state->error, 0) : state->error;
+  std::string& arrived = state->arrived;
+  const size_t bytes = kHeaderBytes + BodyBytes(arrived);
   std::string body = arrived.substr(kHeaderBytes, bytes - kHeaderBytes - RecordCipher::kTagBytes);
   const std::string tag = arrived.substr(bytes - RecordCipher::kTagBytes, RecordCipher::kTagBytes);
   arrived.erase(0, bytes);

@@ -60,7 +60,8 @@ class FakeKernelTls final : public KernelTls {
     std::string arrived;       // and not opened
     std::deque<Plain> opened;  // and not read
     bool update_pending = false;
-    ssize_t error = 0;  // of what has arrived
+    ssize_t error = 0;     // of what has arrived, for who asks next
+    bool stopped = false;  // by a header, behind which no more is read; but its error is read once
   };
 
   // Null if it is not attached.
@@ -69,7 +70,9 @@ class FakeKernelTls final : public KernelTls {
   void Seal(Socket* state, unsigned char type, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what is unsent. 0, -EAGAIN if some of it is left, or another error.
   ssize_t Flush(int socket, Socket* state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Opens the next record. 1, 0 at the end, or an error.
+  // Takes in the next record, if nothing of it is wrong with its header. 1, 0 at the end, or an error.
+  ssize_t Arrive(int socket, Socket* state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Opens it. The same.
   ssize_t Open(int socket, Socket* state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;

@@ -31,7 +31,10 @@ constexpr std::array<unsigned char, 5> kKeyUpdate = {24, 0, 0, 1, 0};
 
 constexpr char kNoKeyUpdate[] = "a TLS handshake record that is no key update";
 
-constexpr uint64_t kRecordBytes = 16384;
+// What a socket's buffers are at least, in bytes as getsockopt has them. With less, the kernel holds back several records, and part of them
+// when EPOLLOUT holds, too: a segment is half the peer's window at most, and must hold a record. The defaults are 46 KB and 128 KiB.
+constexpr int kSendBufferBytesMin = 40'000;
+constexpr int kReceiveBufferBytesMin = 64 << 10;
 
 // What a kernel is tried with: several records and keys.
 constexpr size_t kProbeBytes = 100'000;
@@ -39,6 +42,9 @@ constexpr size_t kProbeBytes = 100'000;
 // Thrown away at most, so that a peer that goes on sending cannot keep a close from returning.
 constexpr int kDiscardCalls = 64;
 constexpr size_t kDiscardBytes = size_t{64} << 10;
+
+// What the kernel answers, to reads and writes alike, once it has met a record of which the tag, the length or the version is wrong.
+bool SaysNotGenuine(ssize_t result) { return result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL; }
 
 size_t Total(const iovec* pieces, int count) {
   size_t total = 0;
@@ -112,6 +118,13 @@ bool KernelTls::Writable(int socket) {
 }
 
 int KernelTls::Attach(int socket) {
+  int send_bytes = 0, receive_bytes = 0;
+  socklen_t length = sizeof(int);
+  if (getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_bytes, &length) != 0 ||
+      getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length) != 0) {
+    return -errno;
+  }
+  if (send_bytes < kSendBufferBytesMin || receive_bytes < kReceiveBufferBytesMin) return -ENOBUFS;
   constexpr char kName[] = "tls";
   return SetOption(socket, IPPROTO_TCP, TCP_ULP, kName, sizeof(kName));
 }
@@ -203,9 +216,9 @@ ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
     message.msg_iov = left;
     message.msg_iovlen =
         CutPieces({pieces, static_cast<size_t>(count)}, taken, bytes_per_key_ - key_bytes_, left, kPiecesMax);
-    const ssize_t sent = kernel_->Send(descriptor_, message);
+    const ssize_t sent = Send(message);
     if (sent == -EAGAIN && taken > 0) break;
-    if (sent < 0) return sent == -EAGAIN ? sent : error_ = sent;
+    if (sent < 0) return sent;
     taken += static_cast<size_t>(sent);
     unreleased_ += static_cast<uint64_t>(sent);
     key_bytes_ += static_cast<uint64_t>(sent) + kKernelTlsRecordCharge;
@@ -215,13 +228,19 @@ ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
   return static_cast<ssize_t>(taken);
 }
 
+ssize_t KernelTlsWriter::Send(const msghdr& message) {
+  const ssize_t sent = kernel_->Send(descriptor_, message);
+  if (sent >= 0 || sent == -EAGAIN) return sent;
+  return error_ = SaysNotGenuine(sent) ? -EBADMSG : sent;
+}
+
 ssize_t KernelTlsWriter::UpdateKey() {
   const iovec piece = {const_cast<unsigned char*>(kKeyUpdate.data()), kKeyUpdate.size()};
   TypedMessage message(&piece, 1);
   message.SetType(kHandshakeType);
-  const ssize_t sent = kernel_->Send(descriptor_, message.header);
-  if (sent == -EAGAIN) return sent;
-  if (sent != kKeyUpdate.size()) return error_ = sent < 0 ? sent : -EIO;
+  const ssize_t sent = Send(message.header);
+  if (sent < 0) return sent;
+  if (sent != kKeyUpdate.size()) return error_ = -EIO;
   key_bytes_ = 0;
   secret_.Step();
   return error_ = kernel_->SetKey(descriptor_, TLS_TX, secret_.Key());
@@ -229,10 +248,9 @@ ssize_t KernelTlsWriter::UpdateKey() {
 
 uint64_t KernelTlsWriter::UnreleasedBytes() {
   if (unreleased_ > 0 && kernel_->Writable(descriptor_)) unreleased_ = 0;
-  return std::min(unreleased_, kRecordBytes);
+  return unreleased_;
 }
 
-// The kernel fails sends, too, once it has met a record that is not genuine.
 std::string KernelTlsWriter::Defect() const {
   return error_ == -EBADMSG ? "what arrives on this connection is not what the peer sends" : "";
 }
@@ -264,7 +282,7 @@ ssize_t KernelTlsReader::Read(const iovec* pieces, int count) {
     TypedMessage message(left, left_count);
     const ssize_t read = kernel_->Receive(descriptor_, &message.header);
     if (read == -EAGAIN) return given > 0 ? static_cast<ssize_t>(given) : read;
-    if (read == -EBADMSG || read == -EMSGSIZE || read == -EINVAL) {  // its tag, its length, its version
+    if (SaysNotGenuine(read)) {
       End(-EBADMSG, "a TLS record was altered, or is not from this connection");
     } else if (read == -EKEYEXPIRED) {  // the kernel took what has come for one
       End(-EBADMSG, kNoKeyUpdate);

@@ -45,7 +45,7 @@ class KernelTls {
   absl::Status Check();
 
   // Makes SetKey possible on a connected socket, on which all goes on as before until then. Negative errno if it cannot:
-  // -ENOTCONN where the peer has closed already.
+  // -ENOTCONN where the peer has closed already, -ENOBUFS where a buffer is too small for what KernelTlsWriter::UnreleasedBytes says.
   int Attach(int socket);
 
   // The key of a direction, TLS_TX or TLS_RX, from the next record on. With the first, records begin: behind all that was sent, or read.
@@ -77,16 +77,18 @@ class KernelTlsWriter final : public ByteStream {
   KernelTlsWriter(KernelTls* kernel, std::shared_ptr<TcpSocket> socket, bool* ended, const RecordSecret& secret,
                   uint64_t bytes_per_key = kKernelTlsBytesPerKey);
 
-  // Any error but -EAGAIN stays.
+  // Any error but -EAGAIN stays. -EBADMSG if what arrives on the socket, the other way, is not genuine.
   ssize_t Write(const iovec* pieces, int count) override;
   ssize_t Read(const iovec* pieces, int count) override;  // -EBADF
   std::string Defect() const override;
 
-  // The kernel may hold a part of the last record that TCP had no room for, and drops it if the socket closes before there is. So these
-  // bytes are not sent, though no memory of theirs is read. They are when the socket is writable, of which EPOLLOUT tells.
+  // The kernel may hold records that TCP had no room for, and drops them if the socket closes before there is. So all since the socket was
+  // writable is not sent, though no memory of it is read. It is when the socket is writable, of which EPOLLOUT tells.
   uint64_t UnreleasedBytes() override;
 
  private:
+  // As KernelTls::Send, but that errors stay.
+  ssize_t Send(const msghdr& message);
   // 0, -EAGAIN, or an error that stays.
   ssize_t UpdateKey();
 
