@@ -46,12 +46,6 @@ constexpr size_t kDiscardBytes = size_t{64} << 10;
 // What the kernel answers, to reads and writes alike, once it has met a record of which the tag, the length or the version is wrong.
 bool SaysNotGenuine(ssize_t result) { return result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL; }
 
-size_t Total(const iovec* pieces, int count) {
-  size_t total = 0;
-  for (int i = 0; i < count; ++i) total += pieces[i].iov_len;
-  return total;
-}
-
 template <typename Call>
 auto Uninterrupted(Call call) {
   for (;;) {
@@ -205,7 +199,7 @@ ssize_t KernelTlsWriter::Read(const iovec*, int) { return -EBADF; }
 ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
   if (error_ < 0) return error_;
   if (*ended_) return -EPIPE;
-  const size_t total = Total(pieces, count);
+  const size_t total = TotalBytes(pieces, count);
   size_t taken = 0;
   while (taken < total) {
     const ssize_t updated = key_bytes_ < bytes_per_key_ ? 0 : UpdateKey();
@@ -223,7 +217,7 @@ ssize_t KernelTlsWriter::Write(const iovec* pieces, int count) {
     unreleased_ += static_cast<uint64_t>(sent);
     key_bytes_ += static_cast<uint64_t>(sent) + kKernelTlsRecordCharge;
     // An event will tell that it takes more.
-    if (sent < Total(left, static_cast<int>(message.msg_iovlen))) break;
+    if (sent < TotalBytes(left, static_cast<int>(message.msg_iovlen))) break;
   }
   return static_cast<ssize_t>(taken);
 }
@@ -274,7 +268,7 @@ KernelTlsReader::~KernelTlsReader() {
 ssize_t KernelTlsReader::Write(const iovec*, int) { return -EBADF; }
 
 ssize_t KernelTlsReader::Read(const iovec* pieces, int count) {
-  const size_t total = Total(pieces, count);
+  const size_t total = TotalBytes(pieces, count);
   size_t given = 0;
   while (given < total && result_ > 0) {
     iovec left[kPiecesMax];

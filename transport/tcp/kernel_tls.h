@@ -68,7 +68,7 @@ class KernelTls {
 
 // 64 GiB, as a key of our own records seals: far from the 2^24.5 full records of 16 KiB that RFC 8446, section 5.5, allows.
 inline constexpr uint64_t kKernelTlsBytesPerKey = uint64_t{1} << 36;
-// What a record counts for beyond its bytes, so that many short ones come to no more blocks of AES than that.
+// What a call counts for beyond its bytes, so that many short ones come to no more blocks of AES than that.
 inline constexpr uint64_t kKernelTlsRecordCharge = 64;
 
 // The sending direction of an attached socket. Externally synchronised, as TcpStream; `ended` is as its.
