@@ -83,8 +83,8 @@ constexpr int kStepsMax = 64;
 constexpr size_t kAnswerBytesMax = 512;
 // What the process may allocate for a connection: a handshake, and what this file keeps of it.
 constexpr int64_t kConnectionBytesMax = 128 << 10;
-// After so many inputs, over a corpus after each, the world is looked at, and the last of them is repeated so often. These may leave so much behind, or there is
-// another round.
+// After so many inputs, over a corpus after each, the world is looked at, and the last of them is repeated so often. These may leave so
+// much behind, or there is another round.
 constexpr int kInputsPerCheck = 16;
 constexpr int kRepetitions = 8;
 constexpr int64_t kLeftBytesMax = 2 << 10;
