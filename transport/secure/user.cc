@@ -1,16 +1,16 @@
 #include "transport/secure/user.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/fork.h"
 
 namespace lockstep {
 namespace {
@@ -19,8 +19,10 @@ constexpr id_t kUsualOverflow = 65534;
 
 // Empty if it cannot be read.
 std::string TextOf(const char* path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  const UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
+  char text[4096];  // a map has 340 lines at most, and of ours the first tells
+  const ssize_t bytes = file.valid() ? read(file.get(), text, sizeof(text)) : 0;
+  return std::string(text, static_cast<size_t>(std::max<ssize_t>(bytes, 0)));
 }
 
 // Looked up each time: a process may change its namespace.

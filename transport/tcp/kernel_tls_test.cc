@@ -463,6 +463,9 @@ TEST(KernelTlsCheck, SaysWhyAKernelIsNotUsed) {
 
 class KernelTlsTransportTest : public TcpFixture {
  protected:
+  // Before their kernels go.
+  ~KernelTlsTransportTest() override { ranks_.clear(); }
+
   // Two ranks, each with a kernel.
   void CreateOver(
       KernelTls* first, KernelTls* second,
