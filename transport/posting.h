@@ -91,16 +91,20 @@ inline size_t TotalBytes(const iovec* pieces, int count) {
 // The pieces from an offset on, up to `max` of them and `bytes` together at most. Returns how many.
 int CutPieces(absl::Span<const iovec> pieces, size_t offset, size_t bytes, iovec* cut, int max);
 
+inline void CopyPieces(absl::Span<const iovec> pieces, unsigned char* target) {
+  for (const iovec& piece : pieces) {
+    std::memcpy(target, piece.iov_base, piece.iov_len);
+    target += piece.iov_len;
+  }
+}
+
 // Copies a whole message from `data`, or from its pieces if they are not null.
 inline void CopyMessage(const void* data, size_t bytes, const MessagePieces* pieces, unsigned char* target) {
   if (bytes == 0) return;
   if (pieces == nullptr) {
     std::memcpy(target, data, bytes);
-    return;
-  }
-  for (const iovec& piece : pieces->memory) {
-    std::memcpy(target, piece.iov_base, piece.iov_len);
-    target += piece.iov_len;
+  } else {
+    CopyPieces(pieces->memory, target);
   }
 }
 

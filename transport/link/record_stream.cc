@@ -20,13 +20,6 @@ namespace {
 // A shorter payload is copied: a piece of its own costs the system call more.
 constexpr size_t kCopiedBytesMax = 2048;
 
-void Gather(absl::Span<const iovec> pieces, unsigned char* target) {
-  for (const iovec& piece : pieces) {
-    std::memcpy(target, piece.iov_base, piece.iov_len);
-    target += piece.iov_len;
-  }
-}
-
 // The faster one that there is. Says once which, and why.
 CipherBackend Backend() {
   static const CipherBackend backend = [] {
@@ -145,7 +138,7 @@ void RecordWriter::SealRecord(absl::Span<const iovec> payload) {
   if (!copies) {
     for (const iovec& piece : payload) Append(piece.iov_base, piece.iov_len);
   } else {
-    if (!sequence_.encrypts()) Gather(payload, body);
+    if (!sequence_.encrypts()) CopyPieces(payload, body);
     Append(body, payload_bytes);
   }
   Append(tag, RecordCipher::kTagBytes);

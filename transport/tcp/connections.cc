@@ -434,12 +434,14 @@ std::unique_ptr<ByteStream> Connections::MakeStream(Connection* connection, Link
       LOCKSTEP_LOG(kInfo) << "tcp transport: no zero-copy sends to rank " << connection->send->peer()
                           << ": they go in records";
     }
-    if (open.kernel_tls && sends) {
-      streams.push_back(std::make_unique<KernelTlsWriter>(kernel_tls_, open.socket, &connection->ended, *secret));
-      continue;
-    }
     if (open.kernel_tls) {
-      streams.push_back(std::make_unique<KernelTlsReader>(kernel_tls_, open.socket, &connection->ended, *secret));
+      std::unique_ptr<ByteStream> stream;
+      if (sends) {
+        stream = std::make_unique<KernelTlsWriter>(kernel_tls_, open.socket, &connection->ended, *secret);
+      } else {
+        stream = std::make_unique<KernelTlsReader>(kernel_tls_, open.socket, &connection->ended, *secret);
+      }
+      streams.push_back(std::move(stream));
       continue;
     }
     if (zero_copy && !secret.has_value()) {

@@ -45,24 +45,9 @@ FakeKernelTls* FakeKernelTls::OfAll() {
   return all;
 }
 
-int FakeKernelTls::attached() const {
+FakeKernelTls::Counts FakeKernelTls::counts() const {
   MutexLock lock(&mu_);
-  return attached_;
-}
-
-uint64_t FakeKernelTls::sealed() const {
-  MutexLock lock(&mu_);
-  return sealed_;
-}
-
-uint64_t FakeKernelTls::opened() const {
-  MutexLock lock(&mu_);
-  return opened_;
-}
-
-uint64_t FakeKernelTls::keys() const {
-  MutexLock lock(&mu_);
-  return keys_;
+  return counts_;
 }
 
 FakeKernelTls::Socket* FakeKernelTls::Find(int socket) {
@@ -87,7 +72,7 @@ int FakeKernelTls::SetOption(int socket, int level, int option, const void* valu
   if (info.tcpi_state != TCP_ESTABLISHED) return -ENOTCONN;
   sockets_[socket] = Socket();
   sockets_[socket].inode = Inode(socket);
-  ++attached_;
+  ++counts_.attached;
   return 0;
 }
 
@@ -105,7 +90,7 @@ int FakeKernelTls::SetKey(Socket* state, int direction, const void* value, sockl
   cipher = *RecordCipher::Create(CipherBackend::kOpenSsl, CipherMode::kEncrypt, key);
   (direction == TLS_TX ? state->send_sequence : state->receive_sequence) = 0;
   if (direction == TLS_RX) state->update_pending = false;
-  ++keys_;
+  ++counts_.keys;
   return 0;
 }
 
@@ -118,7 +103,7 @@ void FakeKernelTls::Seal(Socket* state, unsigned char type, const std::string& b
                      Bytes(&payload), Bytes(&tag));
   if (std::exchange(faults.alters_next, false)) payload[0] ^= 1;
   state->unsent = header + payload + tag;
-  ++sealed_;
+  ++counts_.sealed;
 }
 
 ssize_t FakeKernelTls::Flush(int socket, Socket* state) {
@@ -213,7 +198,7 @@ ssize_t FakeKernelTls::Open(int socket, Socket* state) {
   body.pop_back();
   state->update_pending = type == kHandshake && !body.empty() && body[0] == 24;
   state->opened.push_back({type, std::move(body)});
-  ++opened_;
+  ++counts_.opened;
   return 1;
 }
 

@@ -36,11 +36,14 @@ class FakeKernelTls final : public KernelTls {
   // One for all that have no wishes.
   static FakeKernelTls* OfAll();
 
-  int attached() const;
-  // Of records, and keys.
-  uint64_t sealed() const;
-  uint64_t opened() const;
-  uint64_t keys() const;
+  // How many so far: sockets, records and keys.
+  struct Counts {
+    int attached = 0;
+    uint64_t sealed = 0;
+    uint64_t opened = 0;
+    uint64_t keys = 0;
+  };
+  Counts counts() const;
 
   int SetOption(int socket, int level, int option, const void* value, socklen_t bytes) override;
   ssize_t Send(int socket, const msghdr& message) override;
@@ -77,10 +80,7 @@ class FakeKernelTls final : public KernelTls {
 
   mutable Mutex mu_;
   std::map<int, Socket> sockets_ ABSL_GUARDED_BY(mu_);
-  int attached_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t sealed_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t opened_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t keys_ ABSL_GUARDED_BY(mu_) = 0;
+  Counts counts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep
