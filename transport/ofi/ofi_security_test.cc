@@ -495,7 +495,7 @@ TEST_P(OfiSecretTest, AHandshakeThatHasBegunWellDoesNotMakeWay) {
   OfiHello hello;
   hello.address = name;
   hello.flight = channel.Start();
-  Say(OfiKind::kHello, /*exchange=*/5, 1, EncodeOfiHello(hello));
+  Say(OfiKind::kHello, /*token=*/5, 1, EncodeOfiHello(hello));
   ASSERT_TRUE(AwaitHeard(1));
   const std::string flight = outsider_->heard().back().payload;
 

@@ -228,8 +228,7 @@ ssize_t FakeKernelTls::Receive(int socket, msghdr* message) {
         *CMSG_DATA(said) = type;
       }
       if (plain.type != type) return read;
-      const size_t piece = std::min(message->msg_iov[i].iov_len - filled, plain.bytes.size());
-      std::memcpy(target + filled, plain.bytes.data(), piece);
+      const size_t piece = plain.bytes.copy(target + filled, message->msg_iov[i].iov_len - filled);
       plain.bytes.erase(0, piece);
       filled += piece;
       read += static_cast<ssize_t>(piece);
