@@ -1,4 +1,4 @@
-// A libIPSec_MB for tests, whose answers are OpenSSL's. LockstepFakeIpsecMb sets its version, and how it misbehaves:
+// A libIPSec_MB for tests, whose answers are OpenSSL's. LockstepFakeIpsecMb sets its version, and by a literal how it misbehaves:
 //   "tag"     tags are wrong
 //   "cipher"  ciphered bytes are wrong, and their tags right
 //   "long"    tags of records of more than 32 KiB are wrong
@@ -7,7 +7,7 @@
 #include <openssl/evp.h>
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -15,7 +15,7 @@
 namespace {
 
 unsigned version = 0x10300;
-std::string* const misbehaviour = new std::string();
+std::string_view misbehaviour;
 
 // In the caller's structures.
 struct Key {
@@ -46,14 +46,14 @@ void End(Record* record, uint8_t* tag, uint64_t tag_bytes) {
   EVP_CIPHER_CTX_ctrl(record->seals, EVP_CTRL_AEAD_GET_TAG, static_cast<int>(tag_bytes), tag);
   EVP_CIPHER_CTX_free(record->seals);
   EVP_CIPHER_CTX_free(record->opens);
-  if (*misbehaviour == "tag" || (*misbehaviour == "long" && record->bytes > 32768)) tag[0] ^= 0x80;
+  if (misbehaviour == "tag" || (misbehaviour == "long" && record->bytes > 32768)) tag[0] ^= 0x80;
 }
 
 }  // namespace
 
 EXPORTED void LockstepFakeIpsecMb(unsigned new_version, const char* how) {
   version = new_version;
-  *misbehaviour = how;
+  misbehaviour = how;
 }
 
 EXPORTED unsigned imb_get_version() { return version; }
@@ -70,7 +70,7 @@ EXPORTED void aes_gcm_init_256_vaes_avx512(const Key* key, Record* record, const
 EXPORTED void aes_gcm_enc_256_update_vaes_avx512(const Key*, Record* record, uint8_t* out, const uint8_t* in,
                                                  uint64_t bytes) {
   Seal(record, out, in, bytes);
-  if (*misbehaviour == "cipher") out[bytes - 1] ^= 1;
+  if (misbehaviour == "cipher") out[bytes - 1] ^= 1;
 }
 
 EXPORTED void aes_gcm_enc_256_finalize_vaes_avx512(const Key*, Record* record, uint8_t* tag, uint64_t tag_bytes) {
