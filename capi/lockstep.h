@@ -222,7 +222,7 @@ typedef struct lockstep_communicator_options {
    * by it, TCP between all others. "tcp" and "shm": only that. "ofi": libfabric between all ranks (docs/libfabric.md). */
   const char* transport;
   const char* algorithm; /* "ring", "all_reduce:recursive_doubling;broadcast:binomial"; default: chosen by size */
-  int64_t chunk_bytes;   /* pipelining unit; default 262,144, over libfabric 524,288 */
+  int64_t chunk_bytes;   /* pipelining unit; default 262,144, over TCP alone 261,696, over libfabric 524,288 */
   /* 1: every reduction adds up in rank order. Its bits then depend only on the inputs, not on transport, chunks, buckets or
    * algorithm (docs/numerics.md). */
   int32_t deterministic;

@@ -44,7 +44,7 @@ struct WorldOptions {
   std::string transport;     // "auto": shared memory inside a host, TCP between hosts; "tcp"; "shm"; "ofi"
   std::string security;      // "none", "authenticate" or "encrypt": LOCKSTEP_SECURITY, or "authenticate"
   std::string algorithm;     // chosen by size; see ParseAlgorithmOverrides
-  int64_t chunk_bytes = 0;   // 262,144, with "ofi" 524,288; a multiple of 64
+  int64_t chunk_bytes = 0;   // 262,144, with "tcp" 261,696, with "ofi" 524,288; a multiple of 64
   std::string ofi_provider;  // with "ofi": a provider of libfabric, "tcp;ofi_rxm"; the best that there is
   std::string ofi_domain;    // with "ofi", each rank's own: a device of the provider's, "mlx5_1"
   int tcp_sockets = 0;       // 1: over which each connection's bytes are spread

@@ -20,6 +20,13 @@ namespace {
 // A shorter payload is copied: a piece of its own costs the system call more.
 constexpr size_t kCopiedBytesMax = 2048;
 
+// Of the next record's payload, when so many bytes are left in the pieces, of which the first one has `piece_bytes`.
+size_t CutBytes(size_t bytes, size_t piece_bytes) {
+  if (bytes <= kRecordPayloadBytesMax) return bytes;
+  const bool header = piece_bytes > 0 && piece_bytes <= kRecordPayloadBytesMax - kRecordCutBytes;
+  return header ? piece_bytes : kRecordCutBytes;
+}
+
 // The faster one that there is. Says once which, and why.
 CipherBackend Backend() {
   static const CipherBackend backend = [] {
@@ -116,8 +123,9 @@ void RecordWriter::SealBatch(absl::Span<const iovec> pieces, size_t begin, size_
     // What is sent from where it lies needs a piece for each of its own, and two for header and tag.
     const int room = sequence_.encrypts() ? kPiecesMax : kPiecesMax - 2 - static_cast<int>(left_.size());
     if (room <= 0) break;
+    const size_t cut = CutBytes(end - begin, begin == 0 ? pieces[0].iov_len : end);
     iovec payload[kPiecesMax];
-    const int payload_count = CutPieces(pieces, begin, kRecordPayloadBytesMax, payload, room);
+    const int payload_count = CutPieces(pieces, begin, cut, payload, room);
     SealRecord({payload, static_cast<size_t>(payload_count)});
     begin += records_[count_ - 1].payload_bytes;
   }
@@ -248,16 +256,15 @@ ssize_t RecordReader::OpenRecord(size_t asked_bytes, const iovec& place) {
 ssize_t RecordReader::Fill(size_t bytes, size_t asked_bytes) {
   if (begin_ == end_) begin_ = end_ = 0;
   if (end_ - begin_ >= bytes) return 1;
-  const size_t records = std::min<size_t>(asked_bytes / kRecordPayloadBytesMax + 1, kRecordBatch);
   const size_t room =
-      std::max(bytes, std::min(asked_bytes + records * kRecordOverheadBytes, kRecordBatch * kRecordBytesMax));
-  if (buffer_.size() < begin_ + room) {
+      asked_bytes > kRecordPayloadBytesMax ? kRecordReadBytes : std::max(bytes, asked_bytes + kRecordOverheadBytes);
+  if (buffer_.size() < room) buffer_.resize(room);
+  if (buffer_.size() - begin_ < bytes) {
     std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
     end_ -= std::exchange(begin_, 0);
-    if (buffer_.size() < room) buffer_.resize(room);
   }
   while (end_ - begin_ < bytes) {
-    const iovec place = {buffer_.data() + end_, begin_ + room - end_};
+    const iovec place = {buffer_.data() + end_, buffer_.size() - end_};
     const ssize_t read = stream_->Read(&place, 1);
     if (read == 0 && end_ > begin_) return Fail(0, absl::StrCat("cut inside record ", sequence_.number()));
     if (read <= 0) return read;

@@ -35,8 +35,9 @@ namespace lockstep {
 
 inline constexpr size_t kRecordHeaderBytes = 16;
 inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + RecordCipher::kTagBytes;
-// A chunk of 256 KiB behind the header of its message is four records.
-inline constexpr size_t kRecordPayloadBytesMax = (size_t{64} << 10) + 64;
+// Of a payload that needs several records. One behind the header of its message still fits into one.
+inline constexpr size_t kRecordCutBytes = size_t{64} << 10;
+inline constexpr size_t kRecordPayloadBytesMax = kRecordCutBytes + 64;
 inline constexpr size_t kRecordBytesMax = kRecordPayloadBytesMax + kRecordOverheadBytes;
 // 64 GiB: far from the 2^24.5 full records of 16 KiB that RFC 8446, section 5.5, allows a key of AES-GCM.
 inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
@@ -88,10 +89,16 @@ class RecordSequence {
   uint32_t key_ = 0;
 };
 
-// How many records go into one call of the stream below, or come out of it, at most. More would not stay in the processor's cache.
-inline constexpr int kRecordBatch = 4;
+// How many records go into one call of the stream below at most: a header and 256 KiB. More would not stay in the processor's cache.
+inline constexpr int kRecordBatch = 5;
+
+// Into how much a reader of long messages takes what has arrived.
+inline constexpr size_t kRecordReadBytes = 16 * kRecordBytesMax;
 
 // Writes records. Externally synchronised.
+//
+// Bytes that do not fit into one record are cut every kRecordCutBytes, but for a short first piece, a message's header, that has a record
+// of its own: so the payload is deciphered straight to where it goes.
 //
 // It takes the bytes of a record when all of the record has left. So after a call that took less than it was given, the next one begins
 // with the rest of the same pieces: they may be sealed already, and on their way.
@@ -135,8 +142,8 @@ class RecordWriter final : public ByteStream {
 
 // Reads records. Externally synchronised.
 //
-// Reads ahead in the stream below what is asked for by the rest of a record at most, but for bytes that an unfaithful peer cuts into
-// shorter records than a RecordWriter does, by a batch of them. Returns less than is asked for only if the stream below has no more.
+// Reads ahead, into kRecordReadBytes if it was ever asked for more than a record. Returns less than is asked for only if the stream below
+// has no more.
 class RecordReader final : public ByteStream {
  public:
   RecordReader(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,

@@ -156,18 +156,40 @@ TEST_P(RecordStreamTest, WritesAndReadsManyPieces) {
   EXPECT_TRUE(source == target);
 }
 
-// A chunk behind its header is whole records, and the reader takes nothing of the next message.
-TEST_P(RecordStreamTest, TakesNothingBehindTheRecordsOfWhatIsAskedFor) {
-  for (const size_t bytes : {size_t{1}, size_t{56}, size_t{4000}, (size_t{256} << 10) + 48}) {
+TEST_P(RecordStreamTest, WhatIsLongerThanARecordIsCutBehindItsHeader) {
+  for (const size_t bytes : {size_t{1}, size_t{4000}, kRecordPayloadBytesMax}) {
     Restart();
     ASSERT_EQ(Write(Payload(bytes)), bytes);
-    ASSERT_EQ(wire_.bytes.size(),
-              bytes + (bytes + kRecordPayloadBytesMax - 1) / kRecordPayloadBytesMax * kRecordOverheadBytes);
-    ASSERT_EQ(Write("next"), 4);
-    std::string target(bytes, '-');
-    EXPECT_EQ(Read(&target), bytes);
-    EXPECT_EQ(wire_.bytes.size(), kRecordOverheadBytes + 4);
+    EXPECT_EQ(wire_.bytes.size(), bytes + kRecordOverheadBytes);
   }
+  Restart();
+  std::string head = Payload(48), source = Payload(4 * kRecordCutBytes, 2);
+  const iovec pieces[] = {{&head[0], 0}, {&head[0], head.size()}, {&source[0], source.size()}};
+  ASSERT_EQ(writer_->Write(pieces + 1, 2), head.size() + source.size());
+  std::vector<uint32_t> lengths;
+  for (size_t at = 0; at < wire_.bytes.size(); at += kRecordOverheadBytes + lengths.back())
+    lengths.push_back(LoadLittleEndian<uint32_t>(reinterpret_cast<const unsigned char*>(&wire_.bytes[at])));
+  EXPECT_THAT(lengths, testing::ElementsAre(48, kRecordCutBytes, kRecordCutBytes, kRecordCutBytes, kRecordCutBytes));
+  ASSERT_EQ(writer_->Write(pieces, 3), head.size() + source.size()) << "behind an empty piece";
+}
+
+TEST_P(RecordStreamTest, ReadsAheadWhereMessagesAreLong) {
+  const std::string source = Payload(4 * kRecordCutBytes);
+  ASSERT_EQ(Write("some"), 4);
+  ASSERT_EQ(Write("more"), 4);
+  std::string target(4, '-');
+  EXPECT_EQ(Read(&target), 4);
+  EXPECT_EQ(wire_.bytes.size(), kRecordOverheadBytes + 4) << "these are short";
+  EXPECT_EQ(Read(&target), 4);
+  ASSERT_EQ(Write(source), source.size());
+  ASSERT_EQ(Write("next"), 4);
+  std::string long_target(source.size(), '-');
+  EXPECT_EQ(Read(&long_target), source.size());
+  EXPECT_TRUE(long_target == source);
+  EXPECT_EQ(wire_.bytes, "");
+  EXPECT_EQ(Read(&target), 4);
+  EXPECT_EQ(target, "next");
+  EXPECT_EQ(Read(&target), -EAGAIN);
 }
 
 // EAGAIN below after every number of bytes: the writer goes on with the same bytes, and says what has left in whole records only.
@@ -192,13 +214,13 @@ TEST_P(RecordStreamTest, ABlockedWriteGoesOnAtAnyByte) {
 }
 
 TEST_P(RecordStreamTest, ABlockedBatchGoesOnAtAnyByte) {
-  const std::string source = Payload(kRecordBatch * kRecordPayloadBytesMax);
+  const std::string source = Payload(kRecordBatch * kRecordCutBytes);
   for (const size_t room : {size_t{1}, size_t{9973}, kRecordBytesMax - 1, kRecordBytesMax, 2 * kRecordBytesMax + 17}) {
     Restart();
     for (size_t written = 0; written < source.size();) {
       wire_.room = room;
       const ssize_t more = Write(source, written);
-      ASSERT_TRUE(more == -EAGAIN || (more > 0 && more % kRecordPayloadBytesMax == 0)) << room;
+      ASSERT_TRUE(more == -EAGAIN || (more > 0 && more % kRecordCutBytes == 0)) << room;
       if (more > 0) written += more;
     }
     std::string target(source.size(), '-');
@@ -209,7 +231,7 @@ TEST_P(RecordStreamTest, ABlockedBatchGoesOnAtAnyByte) {
 
 // And no more of them, nor more pieces than it takes: WireStream looks.
 TEST_P(RecordStreamTest, ABatchGoesIntoOneCallOfTheStreamBelow) {
-  std::string head = Payload(48), source = Payload(2 * kRecordBatch * kRecordPayloadBytesMax - 48, 2);
+  std::string head = Payload(48), source = Payload((2 * kRecordBatch - 1) * kRecordCutBytes, 2);
   const iovec pieces[] = {{&head[0], head.size()}, {&source[0], source.size()}};
   EXPECT_EQ(writer_->Write(pieces, 2), head.size() + source.size());
   EXPECT_EQ(wire_.writes, 2);
@@ -218,7 +240,7 @@ TEST_P(RecordStreamTest, ABatchGoesIntoOneCallOfTheStreamBelow) {
   EXPECT_TRUE(target == head + source);
 }
 
-// As a reduction does: from an address as aligned as any element needs, whole records of a message behind its header.
+// As a reduction does: from an address as aligned as any element needs, whole records.
 TEST_P(RecordStreamTest, WhatIsViewedLiesAligned) {
   const std::string source = Payload((size_t{256} << 10) + 48);
   ASSERT_EQ(Write(source), source.size());
@@ -228,7 +250,7 @@ TEST_P(RecordStreamTest, WhatIsViewedLiesAligned) {
     const ssize_t viewed = reader_->View(source.size() - read.size(), &data);
     ASSERT_GT(viewed, 0);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 16, 0) << i;
-    EXPECT_TRUE(read.size() + viewed == source.size() || viewed == kRecordPayloadBytesMax) << i;
+    EXPECT_TRUE(read.size() + viewed == source.size() || viewed == kRecordCutBytes) << i;
     read.append(reinterpret_cast<const char*>(data), viewed);
   }
   EXPECT_TRUE(read == source);
@@ -238,10 +260,10 @@ TEST_P(RecordStreamTest, WhatIsViewedLiesAligned) {
 TEST_P(RecordStreamTest, AWriteThatFillsTheStreamBelowCountsWholeRecords) {
   const std::string source = Payload(200'000);
   wire_.room = kRecordBytesMax + 100;
-  EXPECT_EQ(Write(source), kRecordPayloadBytesMax);
-  EXPECT_EQ(Write(source, kRecordPayloadBytesMax), -EAGAIN);
+  EXPECT_EQ(Write(source), kRecordCutBytes);
+  EXPECT_EQ(Write(source, kRecordCutBytes), -EAGAIN);
   wire_.room = 1 << 20;
-  EXPECT_EQ(Write(source, kRecordPayloadBytesMax), source.size() - kRecordPayloadBytesMax);
+  EXPECT_EQ(Write(source, kRecordCutBytes), source.size() - kRecordCutBytes);
   std::string target(source.size(), '-');
   EXPECT_EQ(Read(&target), target.size());
   EXPECT_TRUE(target == source);

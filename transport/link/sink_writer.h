@@ -80,7 +80,7 @@ class SinkWriter {
   // The same for bytes that arrived elsewhere: whole elements are reduced from there if they lie aligned.
   void Put(const unsigned char* source, size_t bytes) {
     const bool reduces = sink_.reduction != nullptr && carried_bytes_ == 0;
-    if (reduces && reinterpret_cast<uintptr_t>(source) % kElementBytesMax == 0) {
+    if (reduces && reinterpret_cast<uintptr_t>(source) % element_bytes_ == 0) {
       const size_t count = bytes / element_bytes_;
       Combine(arrived_bytes_, source, count);
       arrived_bytes_ += count * element_bytes_;
