@@ -59,7 +59,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Key;
-using ::testing::StartsWith;
 
 constexpr int kRanks = 3;
 constexpr size_t kCount = 20'000;
@@ -316,9 +315,11 @@ TEST_P(StrangerTest, AreTurnedAwayWhileRanksFormTrainAndFormAgain) {
   if (tap.ok()) {
     std::set<uint16_t> ports = PortsOf(Doors());
     ports.insert(store_.port());
-    options.loot.captures = tap->Take(ports);
+    for (std::string& capture : tap->Take(ports)) {
+      // What libfabric says at its own door is not ours to protect: replayed there, it ends connections (docs/security.md).
+      if (absl::StartsWith(capture, "LKSP")) options.loot.captures.push_back(std::move(capture));
+    }
     EXPECT_GE(options.loot.captures.size(), 2 * kRanks);  // of the store and of the control channel
-    EXPECT_THAT(options.loot.captures, Contains(StartsWith("LKSP")));
   }
 
   // Training. Then those wait that are to be turned away for their silence.
