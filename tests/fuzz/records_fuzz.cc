@@ -2,7 +2,8 @@
 //
 //   input  = mode:u8 lengths:u8 { bytes:u16 } { change }       mode: bit 0 encrypted, bits 1 to 4 records for each key,
 //                                                            bit 5 the stream ends, else no more has come;
-//                                                            bit 6 it is viewed, not read
+//                                                            bit 6 it is viewed, not read;
+//                                                            bit 7 64 times as much is written and read
 //   change = kind:u8 at:u16 value:u8                           kind: flip, drop, repeat, cut
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/fuzz/fuzz.h"
 #include "transport/link/record_stream.h"
@@ -70,7 +72,7 @@ void Change(fuzz::Input* input, std::string* wire) {
 
 std::vector<std::string> fuzz::Seeds() {
   std::vector<std::string> seeds;
-  for (const char mode : {'\2', '\3', '\x1f', '\x23', '\x42', '\x43'}) {
+  for (const char mode : {'\2', '\3', '\x1f', '\x23', '\x42', '\x43', '\x82', '\xc3'}) {
     const std::string written = std::string(1, mode) + std::string("\3\5\0\x40\1\1\0", 7);
     seeds.push_back(written);
     seeds.push_back(written + std::string("\0\x20\0\1", 4));
@@ -88,13 +90,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const SecurityLevel level = (mode & 1) != 0 ? SecurityLevel::kEncrypt : SecurityLevel::kAuthenticate;
   const uint64_t records_per_key = std::max(1, mode >> 1 & 15);
   const ssize_t ending = (mode & 32) != 0 ? 0 : -EAGAIN;
+  const size_t scale = (mode & 128) != 0 ? 64 : 1;  // long messages, of several records
   std::string wire, written;
   lockstep::RecordWriter writer(std::make_unique<lockstep::Wire>(&wire, ending), level, lockstep::TheSecret(),
                                 records_per_key);
   for (int left = input.Take<uint8_t>() % 16; left > 0; --left) {
-    std::string bytes(input.Take<uint16_t>() % 4096, static_cast<char>('a' + left));
-    const iovec piece = {&bytes[0], bytes.size()};
-    LOCKSTEP_CHECK(bytes.empty() || writer.Write(&piece, 1) == static_cast<ssize_t>(bytes.size()));
+    std::string bytes(input.Take<uint16_t>() % 4096 * scale, static_cast<char>('a' + left));
+    const size_t head = std::min<size_t>(bytes.size(), 48);
+    const iovec pieces[] = {{&bytes[0], head}, {&bytes[head], bytes.size() - head}};
+    LOCKSTEP_CHECK(bytes.empty() || writer.Write(pieces, 2) == static_cast<ssize_t>(bytes.size()));
     written += bytes;
   }
   const std::string genuine = wire;
@@ -103,11 +107,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   lockstep::RecordReader reader(std::make_unique<lockstep::Wire>(&wire, ending), level, lockstep::TheSecret(),
                                 records_per_key);
   std::string read;
+  std::vector<unsigned char> bytes(2000 * scale);
   for (;;) {
-    unsigned char bytes[1000];
-    const iovec piece = {bytes, sizeof(bytes)};
-    const unsigned char* data = bytes;
-    const ssize_t count = (mode & 64) != 0 ? reader.View(sizeof(bytes), &data) : reader.Read(&piece, 1);
+    const iovec piece = {bytes.data(), bytes.size()};
+    const unsigned char* data = bytes.data();
+    const ssize_t count = (mode & 64) != 0 ? reader.View(bytes.size(), &data) : reader.Read(&piece, 1);
     LOCKSTEP_CHECK(count >= 0 || count == -EBADMSG || count == ending);
     LOCKSTEP_CHECK(count != -EBADMSG || !reader.Defect().empty());
     if (count <= 0) break;
