@@ -65,8 +65,8 @@ void ReadAnswers(ExchangeKind kind, absl::string_view answers) {
   failed = !exchange.failure().ok();
   check(exchange.Get("lockstep-0", deadline).status());
   fuzz::CheckCode(exchange.End(deadline), {Code::kUnavailable, Code::kFailedPrecondition});
-  // Each of six answers has room for 16 KiB, so that it leaves no copies behind as it grows.
-  LOCKSTEP_CHECK(allocations.bytes() <= 256 * answers.size() + 131072) << allocations.bytes();
+  // Each of PMI-1's five answers has room for 16 KiB, and each question for 2 KiB, so that they leave no copies behind as they grow.
+  LOCKSTEP_CHECK(allocations.bytes() <= 256 * answers.size() + 98304) << allocations.bytes();
 }
 
 }  // namespace
