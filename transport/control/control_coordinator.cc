@@ -133,7 +133,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       if (!cause.ok()) {
         // Out of descriptors, most likely. Whoever has not said who it is makes way. The listener is looked at again when those who
         // came before have been heard: each gets its turn.
-        if (const absl::optional<uint64_t> id = half_open_.Crowded(now)) return Drop(*id, Refusal::kCrowded);
+        if (const absl::optional<uint64_t> id = half_open_.ToEvict(now)) return Drop(*id, Refusal::kCrowded);
         // Until the next heartbeat the listener is left alone: the connection that waits there would keep this loop spinning.
         LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
         // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
@@ -183,7 +183,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     if (!messages.empty()) return HandleHello(peer, std::get<Hello>(messages[0]), now);
     switch (input) {
       case Connection::Input::kOpen:
-        half_open_.Shows(peer->id, peer->connection.first_flight(), now);
+        half_open_.BegunWell(peer->id, peer->connection.first_flight(), now);
         return FlushAndWatch(peer);
       case Connection::Input::kClosed:
         return Close(peer);

@@ -122,7 +122,7 @@ void OfiPeers::Welcome(uint64_t id) {
   const std::string flight = std::move(incoming.hello.flight);
   const absl::Status status = incoming.channel->Receive(flight, &plain, &to_send);
   SendHandshake(incoming.index, OfiKind::kWelcome, incoming.exchange, to_send);
-  half_open_.Shows(id, incoming.channel->first_flight(), Deadline::Clock::now());
+  half_open_.BegunWell(id, incoming.channel->first_flight(), Deadline::Clock::now());
   if (!status.ok()) TurnAway(id, incoming.channel->refusal(), status.message());
 }
 

@@ -1,5 +1,6 @@
 #include "transport/secure/channel.h"
 
+#include <malloc.h>
 #include <openssl/err.h>
 #include <openssl/rand.h>
 #include <openssl/ssl.h>
@@ -15,6 +16,7 @@
 #include "transport/net/socket.h"
 #include "transport/secure/hkdf.h"
 #include "transport/secure/openssl.h"
+#include "transport/secure/secret.h"
 
 namespace lockstep {
 namespace {
@@ -85,6 +87,8 @@ const char* Text(Refusal refusal) {
       return "sent more than a handshake needs";
     case Refusal::kSilent:
       return "was not through with the handshake in time";
+    case Refusal::kGaveUp:
+      return "closed the connection before it was through with the handshake";
     case Refusal::kCrowded:
       return "made way for others that wait for a handshake";
     case Refusal::kOtherUser:
@@ -171,6 +175,8 @@ Channel::Tls::Tls(Purpose purpose, Side side, const Credentials& credentials)
   arrived = BIO_new(BIO_s_mem());
   to_send = BIO_new(BIO_s_mem());
   LOCKSTEP_CHECK(ssl != nullptr && arrived != nullptr && to_send != nullptr);
+  // It keeps what follows from the key, and is as good for a handshake: the early secret (RFC 8446, 7.1). So does the session.
+  LeaveOutOfCoreFiles(ssl, malloc_usable_size(ssl));
   SSL_set_app_data(ssl, this);
   SSL_set_bio(ssl, arrived, to_send);
   if (side == Side::kConnects) {
@@ -322,6 +328,8 @@ absl::Status Channel::Shake(std::string* to_send) {
                   side_ == Side::kConnects ? absl::StrCat("ours is from ", credentials_.source) : "");
   }
   OPENSSL_cleanse(tls_->psk, sizeof(tls_->psk));
+  SSL_SESSION* const session = SSL_get_session(tls_->ssl);
+  LeaveOutOfCoreFiles(session, malloc_usable_size(session));
   credentials_.secret.reset();
   state_ = State::kReady;
   return absl::OkStatus();

@@ -46,6 +46,7 @@ enum class Refusal {
   kBroken,      // not TLS, or not what TLS allows
   kTooLong,     // more than a handshake needs
   kSilent,      // not through in time
+  kGaveUp,      // closed the connection before it was through
   kCrowded,     // made way for others
   kOtherUser,   // of this machine
   kOtherWorld,  // has the secret, and no place in this world
@@ -70,7 +71,7 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // What to send first: nothing on the listening side. To be called once, before Receive.
+  // What the connecting side sends first: call once, before Receive. "" on the listening side, which need not call it.
   std::string Start();
 
   // Takes what has arrived. Appends to `to_send` what is to be sent, and to `plain` what the peer has said over the channel.
@@ -87,6 +88,7 @@ class Channel {
 
   // True once the peer has proved that it has the secret, and Send may be called.
   bool ready() const { return state_ == State::kReady; }
+  // Why Receive refused the peer; kCount if it did not.
   Refusal refusal() const { return refusal_; }
   // On the listening side: what tells the peer's first flight from all others, once that has turned out to be made with the secret, or
   // to be a copy of one that was. Empty before, and at level none.
@@ -125,7 +127,7 @@ class Channel {
   std::unique_ptr<Tls> tls_;
 };
 
-// What a listener that has no descriptor for a connection says in place of its preamble: one with a level that there is not.
+// What a listener without a free descriptor says in place of its preamble: its preamble with level 255.
 std::string NoDescriptorsPreamble(Purpose purpose);
 
 // Takes the connecting side of a channel over a non-blocking socket until it is ready, by the deadline.

@@ -295,7 +295,6 @@ TEST(ChannelTest, NoAlteredHandshakeEndsWell) {
   }
 }
 
-// What one end said to another once is worth nothing to a third.
 TEST(ChannelTest, KnowsAFirstFlightOnceItProvesTheSecret) {
   for (const char fill : {'s', 't'}) {
     End connects(Purpose::kData, Side::kConnects, Secured(fill));
@@ -318,6 +317,7 @@ TEST(ChannelTest, KnowsAFirstFlightOnceItProvesTheSecret) {
   }
 }
 
+// What one end said to another once is worth nothing to a third.
 TEST(ChannelTest, AReplayedHandshakeIsRefused) {
   End connects(Purpose::kData, Side::kConnects, Secured('s'));
   End listens(Purpose::kData, Side::kListens, Secured('s'));

@@ -1,6 +1,5 @@
 // RecordCipher by OpenSSL's EVP interface. A cipher context keeps the expanded key; a record gives it a nonce only.
 
-#include <openssl/err.h>
 #include <openssl/evp.h>
 
 #include <memory>
@@ -57,9 +56,7 @@ class OpenSslCipher final : public RecordCipher {
   }
 
   // Nothing else can fail with arguments such as these.
-  static void Must(int result) {
-    LOCKSTEP_CHECK(result == 1) << "OpenSSL: " << ERR_reason_error_string(ERR_peek_error());
-  }
+  static void Must(int result) { LOCKSTEP_CHECK(result == 1) << "OpenSSL: " << OpenSslError(); }
 
   const std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
 };
@@ -71,8 +68,7 @@ absl::StatusOr<std::unique_ptr<RecordCipher>> NewOpenSslCipher(CipherMode mode, 
   std::unique_ptr<EVP_CIPHER_CTX, Free> state(EVP_CIPHER_CTX_new());
   if (cipher == nullptr || state == nullptr ||
       EVP_CipherInit_ex2(state.get(), cipher.get(), key.key.data(), key.nonce_base.data(), 1, nullptr) != 1) {
-    const char* const reason = ERR_reason_error_string(ERR_get_error());
-    return absl::InternalError(absl::StrCat("AES-256-GCM of OpenSSL: ", reason != nullptr ? reason : "fails"));
+    return absl::InternalError(absl::StrCat("AES-256-GCM of OpenSSL: ", OpenSslError()));
   }
   return std::make_unique<OpenSslCipher>(mode, key, std::move(state));
 }

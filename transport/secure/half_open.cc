@@ -32,14 +32,14 @@ std::string CountedAs(const std::string& source) {
 size_t HalfOpen::MostForThisProcess() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 4;
-  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 4, 1024));
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 16, 4, 1024));
 }
 
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
   connections_.push_back({id, CountedAs(source), now + time_, now, false});
   if (connections_.size() <= most_) return absl::nullopt;
-  const absl::optional<uint64_t> crowded = Crowded(now);
-  if (crowded.has_value() && *crowded != id) return crowded;
+  const absl::optional<uint64_t> oldest = ToEvict(now);
+  if (oldest.has_value() && *oldest != id) return oldest;
   // All others stay. But first flights may have been recorded elsewhere, and an address that has most of them keeps out no other: its
   // oldest goes.
   std::map<absl::string_view, size_t> counts;
@@ -59,12 +59,12 @@ std::vector<HalfOpen::Connection>::iterator HalfOpen::Find(uint64_t id) {
   return found != connections_.end() && found->id == id ? found : connections_.end();
 }
 
-void HalfOpen::Shows(uint64_t id, absl::string_view first_flight, Clock::time_point now) {
+void HalfOpen::BegunWell(uint64_t id, absl::string_view first_flight, Clock::time_point now) {
   const auto found = first_flight.empty() ? connections_.end() : Find(id);
-  if (found == connections_.end() || found->shows) return;
+  if (found == connections_.end() || found->begun_well) return;
   if (first_flights_.size() >= kFirstFlightsMax) first_flights_.clear();
   if (!first_flights_.emplace(first_flight).second) return;
-  found->shows = true;
+  found->begun_well = true;
   found->stays_until = now + kStays;
 }
 
@@ -75,7 +75,7 @@ bool HalfOpen::Remove(uint64_t id) {
   return true;
 }
 
-absl::optional<uint64_t> HalfOpen::Crowded(Clock::time_point now) const {
+absl::optional<uint64_t> HalfOpen::ToEvict(Clock::time_point now) const {
   std::map<absl::string_view, size_t> counts;
   size_t most = 0;
   const auto may_go = [now](const Connection& connection) { return connection.stays_until <= now; };

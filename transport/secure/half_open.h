@@ -16,32 +16,33 @@
 
 namespace lockstep {
 
-// Bounds them in number and time. What there is too much of goes at the expense of the address that has the most, so that one that floods
-// keeps out nobody else: its oldest goes. The IPv6 addresses of a /64 count as one, since one host may have them all. Who has begun a
-// handshake well stays for a second all the same, so that those who mean it do not push out each other. Not so with the copy of a first
-// flight that has come here before; and of an address that has all places with copies from elsewhere the oldest goes all the same. Belongs
-// to one thread.
+// Bounds the half-open connections of a listener in number and time. If there are too many, it evicts the oldest one of the address that
+// has the most, so that one that floods keeps out nobody else; the addresses of an IPv6 /64 count as one, since one host may have them
+// all. A connection whose first flight was made with the secret is not evicted for a second, so that peers of ours do not evict each
+// other. That does not hold for a first flight that this listener has seen before; and if one address holds all places in that way, its
+// oldest is evicted all the same. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
 
-  // A quarter of the descriptors that the process may have, from 4 to 1024.
+  // For each listener of the process: a sixteenth of the descriptors that it may have, from 4 to 1024. So those of a world, of which
+  // there are four at most, leave it three quarters.
   static size_t MostForThisProcess();
 
   HalfOpen(size_t most, std::chrono::milliseconds time) : most_(most), time_(time) {}
 
   // Connection `id` has come from `source`: an IP address without a port, or any other name. IDs grow.
-  // RETURNS  the one to close, if there are more than `most` now
+  // RETURNS  the one to evict, if there are more than `most` now
   absl::optional<uint64_t> Add(uint64_t id, const std::string& source, Clock::time_point now);
 
   // It has proved who it is, or was closed. True if it was half-open.
   bool Remove(uint64_t id);
 
-  // What it has said begins well, if `first_flight` is not empty: Channel::first_flight.
-  void Shows(uint64_t id, absl::string_view first_flight, Clock::time_point now);
+  // Its first flight was made with the secret, if `first_flight` is not empty: Channel::first_flight.
+  void BegunWell(uint64_t id, absl::string_view first_flight, Clock::time_point now);
 
-  // The one to close where a descriptor is needed. Nothing when there is none that may be closed.
-  absl::optional<uint64_t> Crowded(Clock::time_point now) const;
+  // The one to evict where a descriptor is needed. Nothing when there is none that may be.
+  absl::optional<uint64_t> ToEvict(Clock::time_point now) const;
 
   // One whose time is over.
   absl::optional<uint64_t> Expired(Clock::time_point now) const;
@@ -58,7 +59,7 @@ class HalfOpen {
     std::string source;  // as it is counted
     Clock::time_point until;
     Clock::time_point stays_until;
-    bool shows;
+    bool begun_well;
   };
 
   std::vector<Connection>::iterator Find(uint64_t id);

@@ -27,39 +27,39 @@ TEST(HalfOpenTest, AmongEqualsTheOldestMakesWay) {
   HalfOpen half_open(2, milliseconds(10));
   (void)half_open.Add(1, "a", kStart);
   (void)half_open.Add(2, "b", kStart);
-  EXPECT_EQ(half_open.Crowded(kStart), 1u);
+  EXPECT_EQ(half_open.ToEvict(kStart), 1u);
   EXPECT_EQ(half_open.Add(3, "c", kStart), 1u);
   EXPECT_TRUE(half_open.Remove(1));
-  EXPECT_EQ(half_open.Crowded(kStart), 2u);
+  EXPECT_EQ(half_open.ToEvict(kStart), 2u);
 }
 
 // Where all descriptors are taken by those who mean it, the last to come has to wait, and no two push out each other for ever.
 TEST(HalfOpenTest, WhoHasBegunWellStaysForASecond) {
   HalfOpen half_open(2, milliseconds(5000));
   (void)half_open.Add(1, "a", kStart);
-  half_open.Shows(1, "one", kStart);
-  EXPECT_FALSE(half_open.Crowded(kStart).has_value());
+  half_open.BegunWell(1, "one", kStart);
+  EXPECT_FALSE(half_open.ToEvict(kStart).has_value());
   (void)half_open.Add(2, "b", kStart);
-  EXPECT_EQ(half_open.Crowded(kStart), 2u) << "the younger one has shown nothing";
-  half_open.Shows(2, "two", kStart);
+  EXPECT_EQ(half_open.ToEvict(kStart), 2u) << "the younger one has shown nothing";
+  half_open.BegunWell(2, "two", kStart);
   EXPECT_EQ(half_open.Add(3, "c", kStart), 3u) << "there is room for two, and they stay";
   EXPECT_TRUE(half_open.Remove(3));
-  half_open.Shows(1, "one", kStart + milliseconds(900));
-  EXPECT_EQ(half_open.Crowded(kStart + milliseconds(1000)), 1u) << "what it says later gives it no more time";
+  half_open.BegunWell(1, "one", kStart + milliseconds(900));
+  EXPECT_EQ(half_open.ToEvict(kStart + milliseconds(1000)), 1u) << "what it says later gives it no more time";
 }
 
 TEST(HalfOpenTest, ARecordedFirstFlightIsWorthNothing) {
   HalfOpen half_open(3, milliseconds(5000));
   (void)half_open.Add(1, "a", kStart);
-  half_open.Shows(1, "recorded", kStart);
+  half_open.BegunWell(1, "recorded", kStart);
   EXPECT_TRUE(half_open.Remove(1));
   for (const uint64_t id : {2, 3, 4}) {
     EXPECT_FALSE(half_open.Add(id, "replays", kStart).has_value());
-    half_open.Shows(id, "recorded", kStart);
+    half_open.BegunWell(id, "recorded", kStart);
   }
   EXPECT_EQ(half_open.Add(5, "honest", kStart), 2u);
   EXPECT_TRUE(half_open.Remove(2));
-  half_open.Shows(5, "", kStart);
+  half_open.BegunWell(5, "", kStart);
   EXPECT_EQ(half_open.Add(6, "replays", kStart), 3u);
 }
 
@@ -68,7 +68,7 @@ TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
   HalfOpen half_open(4, milliseconds(5000));
   for (const uint64_t id : {1, 2, 3, 4}) {
     EXPECT_FALSE(half_open.Add(id, "replays", kStart).has_value());
-    half_open.Shows(id, std::to_string(id), kStart);
+    half_open.BegunWell(id, std::to_string(id), kStart);
   }
   EXPECT_EQ(half_open.Add(5, "replays", kStart), 5u);
   EXPECT_TRUE(half_open.Remove(5));
@@ -104,7 +104,7 @@ TEST(HalfOpenTest, EachHasItsTime) {
   EXPECT_FALSE(half_open.Expired(kStart + milliseconds(10)).has_value());
   EXPECT_EQ(half_open.Expired(kStart + milliseconds(15)), 2u);
   EXPECT_TRUE(half_open.Remove(2));
-  EXPECT_FALSE(half_open.Crowded(kStart).has_value());
+  EXPECT_FALSE(half_open.ToEvict(kStart).has_value());
 }
 
 TEST(HalfOpenTest, ThisProcessMayHaveSome) {

@@ -7,7 +7,6 @@
 namespace lockstep {
 
 void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what) {
-  // A channel that was ready, and was broken afterwards, has refused nobody.
   if (kind == Refusal::kCount) kind = Refusal::kBroken;
   uint64_t left_out = 0;
   {
@@ -22,11 +21,22 @@ void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what
     noted.told_at = now;
     left_out = std::exchange(noted.untold, 0);
   }
-  // The kind is told in the same words by all listeners.
+  // The kind is told in the same words by all listeners; what a Channel says of a refusal has them already.
   const absl::string_view text = Text(kind);
-  LOCKSTEP_LOG(kWarning) << listener_ << ": turned away " << peer << ": "
-                         << (absl::StrContains(what, text) ? "" : absl::StrCat("it ", text, ": ")) << what
-                         << (left_out == 0 ? "" : absl::StrCat(" (and ", left_out, " more since the last such line)"));
+  std::string line = absl::StrCat(listener_, ": turned away ", peer, ": ");
+  if (!absl::StrContains(what, text)) absl::StrAppend(&line, "it ", text, what.empty() ? "" : ": ");
+  absl::StrAppend(&line, what);
+  if (left_out > 0) absl::StrAppend(&line, " (and ", left_out, " more since the last such line)");
+  if (kind == Refusal::kGaveUp) {
+    LOCKSTEP_LOG(kInfo) << line;
+  } else {
+    LOCKSTEP_LOG(kWarning) << line;
+  }
+}
+
+Refusals::~Refusals() {
+  const std::string text = Describe();
+  if (!text.empty()) LOCKSTEP_LOG(kInfo) << listener_ << " ends: " << text;
 }
 
 uint64_t Refusals::count(Refusal kind) const {

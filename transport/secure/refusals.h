@@ -1,4 +1,4 @@
-// What a listener turned away: counted, and told in the log at a limited rate.
+// What a listener turned away: counted, and told in the log at a limited rate, and as a whole when the listener ends.
 
 #ifndef TRANSPORT_SECURE_REFUSALS_H_
 #define TRANSPORT_SECURE_REFUSALS_H_
@@ -22,11 +22,15 @@ class Refusals {
  public:
   // `listener` names it in the log: "store server 10.0.0.1:4000".
   explicit Refusals(std::string listener) : listener_(std::move(listener)) {}
+  // Writes what Describe says, at level info.
+  ~Refusals();
   Refusals(const Refusals&) = delete;
   Refusals& operator=(const Refusals&) = delete;
 
-  // Counts one from `peer`, "10.0.0.9:51230". A warning says so, with what the peer did ("it does not have the secret"), unless one of
-  // the same kind was written in the last second: then the next one has the number of those that were left out.
+  // Counts one from `peer`, "10.0.0.9:51230". A warning says so, with the kind's text and `what` there is to say beyond it, unless one of
+  // the same kind was written in the last second: then the next one has the number of those that were left out. Of kGaveUp it is a line
+  // at level info, since ranks that connect to each other at once do that, too. kCount, of a channel that broke once ready, counts as
+  // kBroken.
   void Note(Refusal kind, absl::string_view peer, absl::string_view what);
 
   uint64_t count(Refusal kind) const;

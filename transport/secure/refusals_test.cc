@@ -9,6 +9,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(RefusalsTest, TellsTheWholeAtTheEnd) {
+  const LogLevel before = GetLogLevel();
+  SetLogLevel(LogLevel::kInfo);
+  LogLines log;
+  {
+    const Refusals none("nobody's");
+    Refusals refusals("store server 10.0.0.1:4000");
+    refusals.Note(Refusal::kGaveUp, "10.0.0.9:51230", "");
+    refusals.Note(Refusal::kGaveUp, "10.0.0.9:51231", "");
+  }
+  SetLogLevel(before);
+  EXPECT_THAT(
+      log.lines(),
+      ::testing::ElementsAre(
+          HasSubstr("store server 10.0.0.1:4000: turned away 10.0.0.9:51230: it closed the connection before it was "
+                    "through with the handshake"),
+          HasSubstr("store server 10.0.0.1:4000 ends: turned away 2 (closed the connection before it was through with "
+                    "the handshake)")));
+}
+
 TEST(RefusalsTest, CountsAllAndTellsOneOfAKindInASecond) {
   LogLines log;
   Refusals refusals("store server 10.0.0.1:4000");

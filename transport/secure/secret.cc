@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Secret>> Secret::Allocate() {
   void* const memory = mmap(nullptr, kMappingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return ErrnoStatus(errno, "memory for a secret");
   // Each makes it harder to find, none is needed for it to work.
-  (void)madvise(memory, kMappingBytes, MADV_DONTDUMP);
+  LeaveOutOfCoreFiles(memory, kMappingBytes);
   (void)madvise(memory, kMappingBytes, MADV_WIPEONFORK);
   (void)mlock(memory, kMappingBytes);
   return std::shared_ptr<Secret>(new Secret(static_cast<char*>(memory)));
@@ -158,6 +158,13 @@ std::string Secret::Hex() const {
     hex[2 * i + 1] = "0123456789abcdef"[byte & 15];
   }
   return hex;
+}
+
+void LeaveOutOfCoreFiles(const void* memory, size_t bytes) {
+  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(memory) + bytes;
+  (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTDUMP);
 }
 
 void Wipe(std::string* text) { explicit_bzero(&(*text)[0], text->size()); }

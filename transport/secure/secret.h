@@ -53,6 +53,9 @@ class Secret {
   char* const memory_;  // a mapping: kBytes, and a byte that is 1 where they are there
 };
 
+// Has the pages of this memory left out of core files, also after it is freed.
+void LeaveOutOfCoreFiles(const void* memory, size_t bytes);
+
 // Overwrites a text that is, or has, a secret.
 void Wipe(std::string* text);
 

@@ -221,7 +221,7 @@ void LocalPeers::AcceptSome() {
     absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
     const absl::Status refusal = socket.status();
     if (!refusal.ok()) {
-      if (const auto crowded = half_open_.Crowded(HalfOpen::Clock::now())) {
+      if (const auto crowded = half_open_.ToEvict(HalfOpen::Clock::now())) {
         Drop(*crowded, Refusal::kCrowded, refusal.message());
         continue;
       }

@@ -217,7 +217,7 @@ class TcpStoreServer::Loop {
 
   // Gives up a connection that has not proved who it is. False when there is none.
   bool MakeRoom() {
-    const absl::optional<uint64_t> crowded = half_open_.Crowded(Clock::now());
+    const absl::optional<uint64_t> crowded = half_open_.ToEvict(Clock::now());
     if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
     return crowded.has_value();
   }
@@ -297,7 +297,7 @@ class TcpStoreServer::Loop {
           client->channel.Receive(absl::string_view(buffer, static_cast<size_t>(received)), &client->in, &to_send);
       Queue(client, std::move(to_send));
       LOCKSTEP_RETURN_IF_ERROR(status);
-      if (!was_ready) half_open_.Shows(client->serial, client->channel.first_flight(), Clock::now());
+      if (!was_ready) half_open_.BegunWell(client->serial, client->channel.first_flight(), Clock::now());
       if (!was_ready && client->channel.ready()) half_open_.Remove(client->serial);
       LOCKSTEP_RETURN_IF_ERROR(TakeInput(client));
       taken += static_cast<size_t>(received);

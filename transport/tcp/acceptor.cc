@@ -65,7 +65,7 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     Hello hello;
     const Outcome outcome = Read(&found->second, &hello);
     if (outcome == Outcome::kWaiting) {
-      half_open_.Shows(id, found->second.opening->channel().first_flight(), HalfOpen::Clock::now());
+      half_open_.BegunWell(id, found->second.opening->channel().first_flight(), HalfOpen::Clock::now());
       continue;
     }
     half_open_.Remove(id);
@@ -90,7 +90,7 @@ void Acceptor::AcceptSome() {
     if (socket.ok() && !socket->valid()) return;
     if (socket.ok()) {
       Admit(*std::move(socket), peer);
-    } else if (const auto crowded = half_open_.Crowded(HalfOpen::Clock::now())) {
+    } else if (const auto crowded = half_open_.ToEvict(HalfOpen::Clock::now())) {
       Drop(*crowded, Refusal::kCrowded, socket.status().message());
     } else {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
