@@ -13,10 +13,11 @@
 namespace lockstep {
 namespace {
 
-constexpr uint64_t kListenerId = 0;
-// In one call at most, so that a flood takes little of the time in which others send data. The rest shows in the epoll set.
-constexpr int kAcceptedPerPoll = 16;
-constexpr int kAdvancedPerPoll = 8;
+// What events carry: connections have numbers from kLastId on.
+enum : uint64_t { kListenerId, kStopId, kLastId };
+// In one turn at most, so that those who connect and those who shake hands take turns.
+constexpr int kAcceptedPerTurn = 16;
+constexpr int kAdvancedPerTurn = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 // What a refused peer has sent: a socket that is closed with unread data resets the connection.
@@ -31,31 +32,67 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const TcpTransportOpt
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup arrived, Wakeup::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup stop, Wakeup::Create());
   LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, listener.get(), EPOLLIN, kListenerId));
-  return std::unique_ptr<Acceptor>(new Acceptor(std::move(listener), std::move(events), address, options));
+  LOCKSTEP_RETURN_IF_ERROR(EpollControl(events.get(), EPOLL_CTL_ADD, stop.descriptor(), EPOLLIN, kStopId));
+  std::unique_ptr<Acceptor> acceptor(
+      new Acceptor(std::move(listener), std::move(events), std::move(arrived), std::move(stop), address, options));
+  LOCKSTEP_RETURN_IF_ERROR(acceptor->thread_.Start("lockstep-accept", [self = acceptor.get()] { self->Loop(); }));
+  return acceptor;
 }
 
-Acceptor::Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, const TcpTransportOptions& options)
+Acceptor::Acceptor(UniqueFd listener, UniqueFd events, Wakeup arrived, Wakeup stop, const SocketAddress& address,
+                   const TcpTransportOptions& options)
     : listener_(std::move(listener)),
       events_(std::move(events)),
+      arrived_(std::move(arrived)),
+      stop_(std::move(stop)),
       address_(address),
       options_(options),
       refusals_(absl::StrCat("tcp listener ", address.ToString())),
-      half_open_(options.pending_connections_max, options.handshake_timeout) {}
+      half_open_(options.pending_connections_max, options.handshake_timeout),
+      last_id_(kLastId) {}
 
-Deadline Acceptor::next_deadline() const {
-  return Deadline::Earlier(accept_again_, Deadline::At(half_open_.next_expiry()));
+Acceptor::~Acceptor() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  stop_.Signal();
+  thread_.Join();
 }
 
-std::vector<Acceptor::Arrival> Acceptor::Poll() {
-  std::vector<Arrival> arrivals;
-  if (accept_again_.passed()) {
-    accept_again_ = Deadline::Infinite();
-    (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerId);
+std::vector<Acceptor::Arrival> Acceptor::TakeArrivals() {
+  MutexLock lock(&mu_);
+  arrived_.Clear();
+  return std::exchange(arrivals_, {});
+}
+
+void Acceptor::Loop() {
+  for (;;) {
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return;
+    }
+    const bool accept = AdvanceSome();
+    const auto now = HalfOpen::Clock::now();
+    while (const auto late = half_open_.Expired(now)) {
+      Drop(*late, Refusal::kSilent, absl::StrCat("no handshake in ", options_.handshake_timeout.count(), " ms"));
+    }
+    if (accept) AcceptSome();
+    if (accept_again_.passed()) {
+      accept_again_ = Deadline::Infinite();
+      (void)EpollControl(events_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerId);
+    }
   }
+}
+
+bool Acceptor::AdvanceSome() {
+  const Deadline until = Deadline::Earlier(accept_again_, Deadline::At(half_open_.next_expiry()));
   // The set is level-triggered, and gives what was not looked at this time first the next time.
-  epoll_event events[kAdvancedPerPoll];
-  const int count = epoll_wait(events_.get(), events, kAdvancedPerPoll, 0);
+  epoll_event events[kAdvancedPerTurn];
+  const int count = epoll_wait(events_.get(), events, kAdvancedPerTurn, until.remaining_ms());
   bool accept = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[i].data.u64;
@@ -71,20 +108,17 @@ std::vector<Acceptor::Arrival> Acceptor::Poll() {
     half_open_.Remove(id);
     if (outcome == Outcome::kArrived) {
       (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
-      arrivals.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
+      MutexLock lock(&mu_);
+      arrivals_.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
+      arrived_.Signal();
     }
     pending_.erase(found);
   }
-  const auto now = HalfOpen::Clock::now();
-  while (const auto late = half_open_.Expired(now)) {
-    Drop(*late, Refusal::kSilent, absl::StrCat("no handshake in ", options_.handshake_timeout.count(), " ms"));
-  }
-  if (accept) AcceptSome();
-  return arrivals;
+  return accept;
 }
 
 void Acceptor::AcceptSome() {
-  for (int i = 0; i < kAcceptedPerPoll; ++i) {
+  for (int i = 0; i < kAcceptedPerTurn; ++i) {
     SocketAddress peer;
     absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &peer);
     if (socket.ok() && !socket->valid()) return;
@@ -133,36 +167,38 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
       return Outcome::kDropped;
     }
     if (prefix.version != kTcpProtocolVersion) {
-      return Reject(pending, {kTcpProtocolVersion, Verdict::kOtherVersion, 0},
+      return Reject(pending, Refusal::kOtherVersion, {kTcpProtocolVersion, Verdict::kOtherVersion, 0},
                     absl::StrCat("speaks protocol version ", prefix.version, ", we ", kTcpProtocolVersion));
     }
     if (prefix.body_bytes > kHelloBodyBytesMax) {
-      return Reject(pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is too long");
+      return Reject(pending, Refusal::kBroken, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is too long");
     }
     hello_bytes += prefix.body_bytes;
     there = opening->Await(socket, hello_bytes);
   }
   if (!there.ok()) {
-    // Who closes it gives it up, perhaps because it crossed one of ours: no cause for a warning.
-    // kCount unless the channel has refused the peer: PERMISSION_DENIED may be the socket's, too.
     const Refusal refusal = opening->channel().refusal();
     if (refusal != Refusal::kCount || absl::IsDataLoss(there.status())) {
       refusals_.Note(refusal, pending->peer.ToString(), there.status().message());
       Discard(socket);
+    } else {
+      refusals_.Note(Refusal::kGaveUp, pending->peer.ToString(), "");  // perhaps because it crossed one of ours
     }
     return Outcome::kDropped;
   }
   if (!*there) return Outcome::kWaiting;
   if (opening->said().size() != hello_bytes || !DecodeHelloBody(opening->said().substr(kHelloPrefixBytes), hello)) {
-    return Reject(pending, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is malformed");
+    return Reject(pending, Refusal::kBroken, {kTcpProtocolVersion, Verdict::kMalformed, 0}, "its hello is malformed");
   }
   const Answer answer = JudgeHello(*hello, options_, options_.sockets, WantsRecords(socket, options_));
-  if (answer.verdict != Verdict::kAccepted) return Reject(pending, answer, RefusalText(answer, *hello));
+  if (answer.verdict != Verdict::kAccepted) {
+    return Reject(pending, Refusal::kOtherWorld, answer, RefusalText(answer, *hello));
+  }
   return Outcome::kArrived;
 }
 
-Acceptor::Outcome Acceptor::Reject(Pending* pending, const Answer& answer, absl::string_view why) {
-  refusals_.Note(Refusal::kOtherWorld, pending->peer.ToString(), why);
+Acceptor::Outcome Acceptor::Reject(Pending* pending, Refusal refusal, const Answer& answer, absl::string_view why) {
+  refusals_.Note(refusal, pending->peer.ToString(), why);
   SendAnswer(pending->socket.get(), pending->opening.get(), answer);
   return Outcome::kDropped;
 }

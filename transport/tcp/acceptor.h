@@ -1,8 +1,9 @@
 // Acceptor: the listener of a TcpTransport and the connections that have not shaken hands yet.
 //
-// Whoever connects must prove that it has the secret, and send a hello that fits, by a deadline. Strangers, silence and floods cost a
-// bounded number of descriptors, a bounded part of each Poll, and one log line a second of each kind. The listener and these connections
-// have an epoll set of their own, so that they do not crowd the events of connections that carry data.
+// Whoever connects must prove that it has the secret, and send a hello that fits, by a deadline. Unauthenticated peers, silence and
+// floods cost a bounded number of descriptors and one log line a second of each kind. All this is done by a thread of its own
+// ("lockstep-accept"), which sleeps while nobody connects: a rank that computes, and drives its transport for minutes no more, still
+// takes peers in, so that nobody can fill the kernel's queue of connections meanwhile, and a flood takes no time from who sends data.
 
 #ifndef TRANSPORT_TCP_ACCEPTOR_H_
 #define TRANSPORT_TCP_ACCEPTOR_H_
@@ -11,21 +12,25 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/mutex.h"
+#include "base/thread.h"
 #include "transport/net/socket.h"
 #include "transport/secure/half_open.h"
 #include "transport/secure/refusals.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/opening.h"
 #include "transport/tcp/socket_tuning.h"
+#include "transport/wakeup.h"
 
 namespace lockstep {
 
-// Externally synchronised, but for refusals().
+// Any thread may call anything.
 class Acceptor {
  public:
   // A peer whose hello fits. It waits for SendAnswer.
@@ -35,19 +40,17 @@ class Acceptor {
     std::unique_ptr<Opening> opening;
   };
 
+  // Listens from now on. Errors of the system's; RESOURCE_EXHAUSTED where it has no thread to give.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(const TcpTransportOptions& options);
+  // Closes the listener and all connections that were not taken. Waits for the thread, which does not wait for peers.
+  ~Acceptor();
 
   const SocketAddress& address() const { return address_; }
   const Refusals& refusals() const { return refusals_; }
 
-  // Readable (level-triggered) while Poll has something to do. A deadline does not show here.
-  int event_descriptor() const { return events_.get(); }
-  // When Poll is due even without an event.
-  Deadline next_deadline() const;
-
-  // Accepts, goes on with handshakes, reads hellos, answers those that do not fit, drops who is late. Never waits, and leaves the rest to
-  // the next call when there is much.
-  std::vector<Arrival> Poll();
+  // Readable (level-triggered) while there are arrivals.
+  int event_descriptor() const { return arrived_.descriptor(); }
+  std::vector<Arrival> TakeArrivals() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Answers. On a rejection it also discards what else the peer sent: a socket that is closed with unread data resets the
   // connection, perhaps before the answer is read. Reports no failure; the next use of the socket does.
@@ -61,29 +64,42 @@ class Acceptor {
   };
   enum class Outcome { kWaiting, kArrived, kDropped };
 
-  Acceptor(UniqueFd listener, UniqueFd events, const SocketAddress& address, const TcpTransportOptions& options);
+  Acceptor(UniqueFd listener, UniqueFd events, Wakeup arrived, Wakeup stop, const SocketAddress& address,
+           const TcpTransportOptions& options);
 
+  void Loop();
+  // Goes on with what has events: true if the listener has.
+  bool AdvanceSome();
   void AcceptSome();
   void Admit(UniqueFd socket, const SocketAddress& peer);
   // Reads as much of a hello as is there.
   Outcome Read(Pending* pending, Hello* hello);
-  Outcome Reject(Pending* pending, const Answer& answer, absl::string_view why);
+  Outcome Reject(Pending* pending, Refusal refusal, const Answer& answer, absl::string_view why);
   // Closes a connection that has not shaken hands.
   void Drop(uint64_t id, Refusal refusal, absl::string_view why);
 
   // Constant after construction.
   const UniqueFd listener_;
   const UniqueFd events_;
+  const Wakeup arrived_;
+  const Wakeup stop_;
   const SocketAddress address_;
   const TcpTransportOptions options_;
 
   Refusals refusals_;
-  // By an ID that comes with events, from 1: 0 is the listener's.
-  absl::flat_hash_map<uint64_t, Pending> pending_;
+
+  // The thread's own.
+  absl::flat_hash_map<uint64_t, Pending> pending_;  // by the number that comes with events
   HalfOpen half_open_;
-  uint64_t last_id_ = 0;
+  uint64_t last_id_;
   // Set when the system had no descriptor left for a new connection: accepting rests until then.
   Deadline accept_again_ = Deadline::Infinite();
+
+  Mutex mu_;
+  std::vector<Arrival> arrivals_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  Thread thread_;
 };
 
 }  // namespace lockstep

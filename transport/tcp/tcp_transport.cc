@@ -174,8 +174,8 @@ bool TcpTransport::PollEvents() {
     armed_ = Deadline::Infinite();
     changed |= connections_.Advance();
   }
-  if ((due || arrivals) && acceptor_ != nullptr) {
-    for (Acceptor::Arrival& arrival : acceptor_->Poll()) {
+  if (arrivals && acceptor_ != nullptr) {
+    for (Acceptor::Arrival& arrival : acceptor_->TakeArrivals()) {
       connections_.Admit(std::move(arrival));
       changed = true;
     }
@@ -185,8 +185,7 @@ bool TcpTransport::PollEvents() {
 }
 
 void TcpTransport::ArmTimer() {
-  Deadline next = acceptor_ == nullptr ? Deadline::Infinite() : acceptor_->next_deadline();
-  next = Deadline::Earlier(next, connections_.next_deadline());
+  const Deadline next = connections_.next_deadline();
   if (next.time() == armed_.time()) return;
   armed_ = next;
   itimerspec setting = {};  // all zero: never

@@ -109,7 +109,7 @@ class TcpTransport final : public PollableTransport {
   const uint64_t fork_generation_;
   const SocketAddress address_;
   const UniqueFd events_;
-  const UniqueFd timer_;  // fires when a connector or the acceptor is due
+  const UniqueFd timer_;  // fires when a connector is due
 
   // Externally synchronised.
   std::vector<SocketAddress> peers_;
