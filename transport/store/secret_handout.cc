@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,11 +73,14 @@ absl::Status HandOutSecret(int listener, const Secret& secret, Refusals* refusal
     LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd socket, AcceptUnix(listener));
     if (!socket.valid()) break;
     const absl::StatusOr<UnixCredentials> peer = PeerCredentials(socket.get());
-    if (!peer.ok() || !IsThisUser(peer->uid)) {
-      refusals->Note(Refusal::kOtherUser, peer.ok() ? absl::StrCat("process ", peer->pid) : "a process",
-                     peer.ok() ? absl::StrCat("asks for the secret and belongs to ", DescribeUser(peer->uid),
-                                              ", not to ours, ", geteuid())
-                               : peer.status().ToString());
+    if (!peer.ok()) {
+      refusals->Note(Refusal::kBroken, "a process", absl::StrCat("asks for the secret: ", peer.status().message()));
+      continue;
+    }
+    if (!IsThisUser(peer->uid)) {
+      refusals->Note(
+          Refusal::kOtherUser, absl::StrCat("process ", peer->pid),
+          absl::StrCat("asks for the secret and belongs to ", DescribeUser(peer->uid), ", not to ours, ", geteuid()));
       continue;
     }
     // The socket is new and its buffer empty: it fits. Who has left already does not matter.
@@ -89,8 +93,11 @@ absl::StatusOr<std::shared_ptr<const Secret>> AskForSecret(absl::Span<const Sock
                                                            Deadline deadline) {
   std::vector<std::string> names;
   for (const SocketAddress& address : addresses) {
-    names.push_back(SocketName(address));
-    names.push_back(SocketName(SocketAddress::Parse("0.0.0.0:0")->WithPort(address.port())));
+    const SocketAddress any = SocketAddress::Parse("0.0.0.0:0")->WithPort(address.port());
+    for (const SocketAddress& bound : {address, any}) {
+      std::string name = SocketName(bound);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    }
   }
   absl::Status status;
   for (const std::string& name : names) {

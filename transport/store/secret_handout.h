@@ -26,7 +26,8 @@ namespace lockstep {
 // ERRORS  ALREADY_EXISTS  another process has the name; says whose
 absl::StatusOr<UniqueFd> ListenForSecretRequests(const SocketAddress& server);
 
-// Answers at most 64 of those that wait, and waits for nobody. A process of another user is noted as Refusal::kOtherUser.
+// Answers at most 64 of those that wait, and waits for nobody. A process of another user is noted as Refusal::kOtherUser, one of which the
+// kernel does not say whose it is as kBroken.
 // ERRORS  of accept
 absl::Status HandOutSecret(int listener, const Secret& secret, Refusals* refusals);
 

@@ -1,6 +1,9 @@
 #include "transport/store/secret_handout.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,8 +21,13 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 #include "transport/net/socket.h"
 #include "transport/net/unix_socket.h"
+#include "transport/secure/channel.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/refusals.h"
+#include "transport/secure/secret.h"
 #include "transport/store/store_tcp_client.h"
 #include "transport/store/store_tcp_server.h"
 
@@ -133,6 +141,34 @@ TEST(SecretHandout, AnotherUserGetsNothingAndIsCounted) {
             }),
             0);
   EXPECT_EQ(server->refusals().count(Refusal::kOtherUser), 1);
+}
+
+// Where the kernel does not say whose process asks, it is not said to be another user's.
+TEST(SecretHandout, WhoseOwnerIsNotKnownGetsNothingAndIsCounted) {
+  const int result = RunInForkedChild(
+      [] {
+        const std::string name = absl::StrCat("lockstep-secret-test-", getpid());
+        const absl::StatusOr<UniqueFd> listener = ListenUnix(name);
+        const absl::StatusOr<UniqueFd> asks = ConnectUnix(name);
+        if (!listener.ok() || !asks.ok() || !asks->valid()) return 1;
+        if (!Refuse({SYS_getsockopt, ENOPROTOOPT, 2, SO_PEERCRED}).ok()) return 99;
+        Refusals refusals("the test");
+        if (!HandOutSecret(listener->get(), *Secret::Draw().value(), &refusals).ok()) return 2;
+        UnixMessage message;
+        if (ReceiveUnix(asks->get(), &message).ok()) return 3;  // not closed
+        return refusals.count(Refusal::kBroken) == 1 && refusals.total() == 1 ? 0 : 4;
+      },
+      Soon());
+  if (result == 99) GTEST_SKIP() << "this system has no filters of system calls";
+  EXPECT_EQ(result, 0);
+}
+
+TEST(SecretHandout, EachNameIsAskedOnce) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, ListenUnix(NameOf("*:5")));
+  EXPECT_THAT(AskForSecret({Address("127.0.0.1:5"), Address("127.0.0.2:5"), Address("0.0.0.0:5")}, Deadline::Now()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_TRUE(AcceptUnix(listener.get())->valid());
+  EXPECT_FALSE(AcceptUnix(listener.get())->valid());
 }
 
 // Asker and owner are both shown as the overflow id there, and need not be the same user.
