@@ -107,10 +107,6 @@ absl::Status DrawSecret(Credentials* credentials) {
   return absl::OkStatus();
 }
 
-bool WorthTryingAgain(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
-
 // Those of them that this machine has.
 std::vector<SocketAddress> OfThisMachine(const std::vector<SocketAddress>& addresses,
                                          const std::vector<InterfaceAddress>& machine) {
@@ -239,12 +235,12 @@ absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Credentials* crede
   if (opened.ok()) return opened;
   std::string hint;
   if (absl::IsAlreadyExists(opened.status())) {
-    const absl::Status other =
-        TcpStoreClient::Connect(ParseStoreUrl(world.store_url)->server, *credentials, Deadline::AfterMs(kOtherServerMs))
-            .status();
+    Refusal refusal;
+    const absl::Status other = TcpStoreClient::Connect(ParseStoreUrl(world.store_url)->server, *credentials,
+                                                       Deadline::AfterMs(kOtherServerMs), &refusal)
+                                   .status();
     // It may have another secret or level.
-    const bool ours =
-        other.ok() || (absl::IsPermissionDenied(other) && !absl::StrContains(other.message(), Text(Refusal::kNotOurs)));
+    const bool ours = other.ok() || (absl::IsPermissionDenied(other) && refusal != Refusal::kNotOurs);
     hint = absl::StrCat(
         "; rank 0 serves the store there",
         ours ? ", and another job is here, or another process that takes itself for rank 0: a Lockstep store answers"

@@ -1,5 +1,6 @@
 #include "transport/store/store_open.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
@@ -35,6 +37,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Deadline Soon() { return Deadline::AfterMs(20'000); }
 
@@ -250,6 +253,28 @@ TEST(OpenStore, ATakenPortNamesPortSourceAndHint) {
       Open(World(0, "tcp://" + address)),
       StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("listen on " + address), HasSubstr("is from the test"),
                                                        HasSubstr("set LOCKSTEP_STORE to another port"))));
+}
+
+TEST(OpenStore, APortOfSomethingElseIsNotTakenForAnotherJobs) {
+  const UniqueFd web_server = *Listen(*SocketAddress::Parse("127.0.0.1:0"));
+  const std::string url = absl::StrCat("tcp://", LocalAddress(web_server.get())->ToString());
+  const auto answer = [&] {
+    const Deadline deadline = Soon();
+    pollfd entry = {web_server.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&entry, 1, deadline.remaining_ms()), 1);
+    const UniqueFd client = *Accept(web_server.get(), nullptr);
+    const absl::string_view text = "HTTP/1.1 400 Bad Request";
+    EXPECT_THAT(SendAll(client.get(), text.data(), text.size(), deadline), IsOk());
+    // Closed with bytes unread, it would take back its answer.
+    for (char byte; ReceiveAll(client.get(), &byte, 1, deadline).ok();) {
+    }
+  };
+  Thread thread;
+  ASSERT_THAT(thread.Start("web", answer), IsOk());
+  EXPECT_THAT(Open(World(0, url)),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("set LOCKSTEP_STORE to another port"), Not(HasSubstr("another job is here")))));
+  thread.Join();
 }
 
 TEST(OpenStore, NobodyServingMeetsTheDeadline) {

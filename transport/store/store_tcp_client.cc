@@ -23,21 +23,22 @@ constexpr int kAttemptMs = 3000;
 constexpr std::chrono::milliseconds kPauseMin(2);
 constexpr std::chrono::milliseconds kPauseMax(100);
 
-bool WorthTryingAgain(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
-}
-
 }  // namespace
+
+bool WorthTryingAgain(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
 
 absl::StatusOr<TcpStoreClient::Connection> TcpStoreClient::ConnectOnce(const SocketAddress& address,
                                                                        const Credentials& credentials,
-                                                                       Deadline deadline) {
+                                                                       Deadline deadline, Refusal* refusal) {
   Connection connection;
   LOCKSTEP_ASSIGN_OR_RETURN(connection.socket, lockstep::Connect(address, deadline));
   connection.channel = std::make_unique<Channel>(Purpose::kStore, Channel::Side::kConnects, credentials);
   if (const absl::Status status = ShakeHands(connection.socket.get(), connection.channel.get(), deadline);
       !status.ok()) {
-    const bool ours = absl::IsResourceExhausted(status);
+    *refusal = connection.channel->refusal();
+    const bool ours = *refusal != Refusal::kCount && *refusal != Refusal::kNotOurs;
     return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
                                          ours ? "" : " (does something else listen there?)"));
   }
@@ -46,7 +47,10 @@ absl::StatusOr<TcpStoreClient::Connection> TcpStoreClient::ConnectOnce(const Soc
 
 absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server,
                                                                         const Credentials& credentials,
-                                                                        Deadline deadline) {
+                                                                        Deadline deadline, Refusal* refusal) {
+  Refusal ignored;
+  if (refusal == nullptr) refusal = &ignored;
+  *refusal = Refusal::kCount;
   const std::string url = absl::StrCat("tcp://", HostPortText(server));
   std::chrono::milliseconds pause = kPauseMin;
   for (int rounds = 1;; ++rounds) {
@@ -58,7 +62,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     for (const SocketAddress& address : *addresses) {
       const Deadline attempt =
           addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::AfterMs(kAttemptMs));
-      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt);
+      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, refusal);
       if (connection.ok()) {
         return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }

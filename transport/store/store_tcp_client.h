@@ -25,6 +25,9 @@
 
 namespace lockstep {
 
+// True of an error after which another attempt to resolve a name or to connect may go better.
+bool WorthTryingAgain(const absl::Status& status);
+
 // One connection for any number of threads; a thread that waits does not block another. There is no thread behind it: one of the
 // threads that await answers reads for all.
 //
@@ -33,11 +36,13 @@ namespace lockstep {
 class TcpStoreClient : public Store {
  public:
   // Tries all addresses of the host again and again until the deadline, since the server may start later.
-  // ERRORS  NOT_FOUND           the resolver does not know the host
-  //         PERMISSION_DENIED   what answers is no Lockstep store, or has another version, security level or secret
-  //         RESOURCE_EXHAUSTED  the server has no descriptor for this client
+  // RETURNS  with `refusal`, there, why the last handshake failed; kCount if none did
+  // ERRORS   NOT_FOUND           the resolver does not know the host
+  //          PERMISSION_DENIED   what answers is no Lockstep store, or has another version, security level or secret: see `refusal`
+  //          RESOURCE_EXHAUSTED  the server has no descriptor for this client, or this process has none
+  //          DEADLINE_EXCEEDED   no server could be reached
   static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, const Credentials& credentials,
-                                                                 Deadline deadline);
+                                                                 Deadline deadline, Refusal* refusal = nullptr);
 
   std::string Describe() const override { return description_; }
 
@@ -50,7 +55,7 @@ class TcpStoreClient : public Store {
     std::unique_ptr<Channel> channel;
   };
   static absl::StatusOr<Connection> ConnectOnce(const SocketAddress& address, const Credentials& credentials,
-                                                Deadline deadline);
+                                                Deadline deadline, Refusal* refusal);
   TcpStoreClient(Connection connection, std::string description);
 
   absl::Status Send(absl::string_view request, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -42,7 +42,7 @@ constexpr size_t kReadBytes = size_t{16} << 10;
 constexpr size_t kUnreadBytesMax = size_t{256} << 10;
 // Waits that were answered by others' requests add to what is unread; a client beyond this is not coming back.
 constexpr size_t kUnreadBytesLimit = size_t{1} << 20;
-// As few as HalfOpen keeps at least: whoever comes is heard before he has to make way.
+// HalfOpen keeps at least 4, so a new connection is read before it can be evicted.
 constexpr int kAcceptsPerIteration = 4;
 constexpr int kTurnedAwayPerIteration = 64;
 constexpr auto kTickMax = std::chrono::milliseconds(1000);
@@ -79,10 +79,8 @@ class TcpStoreServer::Loop {
   // Before Run: puts listeners and stop event into the epoll set.
   absl::Status Prepare() {
     LOCKSTEP_RETURN_IF_ERROR(Control(EPOLL_CTL_ADD, stop_event_.get(), EPOLLIN, kStopEvent));
-    for (const UniqueFd& listener : secret_listeners_) {
-      LOCKSTEP_RETURN_IF_ERROR(Control(EPOLL_CTL_ADD, listener.get(), EPOLLIN, kSecretListener));
-    }
-    return ControlListeners(EPOLL_CTL_ADD);
+    LOCKSTEP_RETURN_IF_ERROR(Watch(secret_listeners_, kSecretListener));
+    return Watch(listeners_, kListener);
   }
 
   // Any thread.
@@ -96,6 +94,12 @@ class TcpStoreServer::Loop {
   absl::Status status() const {
     MutexLock lock(&mu_);
     return status_;
+  }
+
+  // Any thread.
+  std::string another_level() const {
+    MutexLock lock(&mu_);
+    return another_level_;
   }
 
   // Any thread.
@@ -157,18 +161,24 @@ class TcpStoreServer::Loop {
     return EpollControl(epoll_.get(), operation, descriptor, events, tag);
   }
 
-  absl::Status ControlListeners(int operation) {
+  // All of them, or none.
+  absl::Status Watch(const std::vector<UniqueFd>& listeners, uint64_t tag) {
     absl::Status status;
-    for (const UniqueFd& listener : listeners_) status.Update(Control(operation, listener.get(), EPOLLIN, kListener));
+    for (const UniqueFd& listener : listeners) status.Update(Control(EPOLL_CTL_ADD, listener.get(), EPOLLIN, tag));
+    if (!status.ok()) Unwatch(listeners);
     return status;
+  }
+
+  void Unwatch(const std::vector<UniqueFd>& listeners) {
+    for (const UniqueFd& listener : listeners) (void)Control(EPOLL_CTL_DEL, listener.get(), 0, 0);
   }
 
   void AcceptSome() {
     for (const UniqueFd& listener : listeners_) {
       if (AcceptFrom(listener)) continue;
       // The listeners would report readiness for ever: look again after a whole tick.
-      was_listening_ = false;
-      listening_ = !ControlListeners(EPOLL_CTL_DEL).ok();
+      was_listening_ = listening_ = false;
+      Unwatch(listeners_);
       next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
       return;
     }
@@ -234,9 +244,11 @@ class TcpStoreServer::Loop {
     bool someone = true;
     for (int i = 0; i < kTurnedAwayPerIteration && someone && spare_.valid(); ++i) {
       spare_.reset();
-      absl::StatusOr<UniqueFd> socket = Accept(listener.get(), nullptr);
+      SocketAddress peer;
+      absl::StatusOr<UniqueFd> socket = Accept(listener.get(), &peer);
       someone = socket.ok() && socket->valid();
       if (someone) {
+        refusals_.Note(Refusal::kCrowded, peer.ToString(), "there is no descriptor for its connection");
         (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         DiscardInput(*socket);
         socket->reset();
@@ -255,16 +267,22 @@ class TcpStoreServer::Loop {
       spare_ = CopyOf(stop_event_);
       if (status.ok()) continue;
       LOCKSTEP_LOG(kWarning) << "store server: " << status;
-      // It would report readiness for ever.
-      (void)Control(EPOLL_CTL_DEL, listener.get(), 0, kSecretListener);
+      // As above.
       handing_out_ = false;
+      Unwatch(secret_listeners_);
       next_tick_ = Clock::now() + std::chrono::milliseconds(TickMs());
+      return;
     }
   }
 
   void SetStatus(const absl::Status& status) {
     MutexLock lock(&mu_);
     status_ = status;
+  }
+
+  void SetAnotherLevel(const SocketAddress& peer, const absl::Status& reason) {
+    MutexLock lock(&mu_);
+    another_level_ = absl::StrCat("the store's server has turned away ", peer.ToString(), ": ", reason.message());
   }
 
   // These return why the client is to be dropped, or OK. UNAVAILABLE: it has left, which needs no warning.
@@ -385,9 +403,9 @@ class TcpStoreServer::Loop {
     // A client that leaves is daily life.
     if (client.channel.refusal() != Refusal::kCount) {
       refusals_.Note(client.channel.refusal(), client.peer.ToString(), reason.message());
+      if (client.channel.refusal() == Refusal::kOtherLevel) SetAnotherLevel(client.peer, reason);
     } else if (!client.channel.ready()) {
-      refusals_.Note(Refusal::kBroken, client.peer.ToString(),
-                     absl::StrCat(reason.message(), " before its handshake was over"));
+      refusals_.Note(Refusal::kGaveUp, client.peer.ToString(), "");
     } else if (!absl::IsUnavailable(reason)) {
       refusals_.Note(Refusal::kBroken, client.peer.ToString(), reason.message());
     }
@@ -406,13 +424,8 @@ class TcpStoreServer::Loop {
     next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
     while (const absl::optional<uint64_t> expired = half_open_.Expired(now)) GiveUp(*expired, Refusal::kSilent);
     service_.DropExpired(now);
-    if (!listening_) listening_ = ControlListeners(EPOLL_CTL_ADD).ok();
-    if (!handing_out_) {
-      handing_out_ = true;
-      for (const UniqueFd& listener : secret_listeners_) {
-        (void)Control(EPOLL_CTL_ADD, listener.get(), EPOLLIN, kSecretListener);
-      }
-    }
+    if (!listening_) listening_ = Watch(listeners_, kListener).ok();
+    if (!handing_out_) handing_out_ = Watch(secret_listeners_, kSecretListener).ok();
   }
 
   int TickMs() const {
@@ -440,6 +453,7 @@ class TcpStoreServer::Loop {
 
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  std::string another_level_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const SocketAddress& address,
@@ -492,6 +506,8 @@ TcpStoreServer::~TcpStoreServer() {
 }
 
 absl::Status TcpStoreServer::status() const { return loop_->status(); }
+
+std::string TcpStoreServer::another_level() const { return loop_->another_level(); }
 
 const Refusals& TcpStoreServer::refusals() const { return loop_->refusals(); }
 

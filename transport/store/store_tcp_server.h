@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,7 +30,7 @@ class TcpStoreServer {
   struct Options {
     // What clients need. By default nothing, and every one of them is served.
     Credentials credentials;
-    // Gives the secret to whoever of the same user asks on this machine (secret_handout.h).
+    // Gives the secret to whoever of the same user asks on this machine (secret_handout.h). REQUIRES  credentials with a secret
     bool hands_out_secret = false;
     // Connections above this are closed at once, with a warning.
     size_t clients_max = 16384;
@@ -57,6 +58,10 @@ class TcpStoreServer {
   // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
   absl::Status status() const;
 
+  // Whom it has turned away last for having another security level, in words with the address and both levels; "" if nobody. Anybody who
+  // reaches the port can cause it.
+  std::string another_level() const;
+
   // Who was turned away.
   const Refusals& refusals() const;
 
@@ -67,7 +72,7 @@ class TcpStoreServer {
 
   const std::vector<SocketAddress> addresses_;
   const uint64_t fork_generation_;
-  // Belongs to the thread, except the request to stop, status() and refusals().
+  // Belongs to the thread, except the request to stop and what the accessors return.
   std::unique_ptr<Loop> loop_;
   Thread thread_;
 };

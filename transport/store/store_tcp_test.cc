@@ -46,6 +46,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Side = Channel::Side;
 
 Deadline Soon() { return Deadline::AfterMs(20'000); }
@@ -124,6 +125,8 @@ class RawEnd {
   Channel channel_;
   std::string plain_;
 };
+
+constexpr char kSomethingElse[] = "(does something else listen there?)";
 
 // A server with one well-behaved client, whom the unauthenticated peers of each test must not trouble.
 class TcpStoreServerTest : public testing::TestWithParam<SecurityLevel> {
@@ -231,13 +234,34 @@ TEST_P(TcpStoreServerTest, AClientOfAnotherLevelIsRefusedAtOnceAndBothAreNamed) 
   Start({});
   const bool none = GetParam() == SecurityLevel::kNone;
   const char* const both = none ? "none, not authenticate" : "authenticate, not none";
-  EXPECT_THAT(
-      TcpStoreClient::Connect(PortOf(server_->address()),
-                              CredentialsOf(none ? SecurityLevel::kAuthenticate : SecurityLevel::kNone), Soon()),
-      StatusIs(absl::StatusCode::kPermissionDenied,
-               AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr(both), HasSubstr("LOCKSTEP_SECURITY"))));
+  EXPECT_EQ(server_->another_level(), "");
+  Refusal refusal;
+  EXPECT_THAT(TcpStoreClient::Connect(PortOf(server_->address()),
+                                      CredentialsOf(none ? SecurityLevel::kAuthenticate : SecurityLevel::kNone), Soon(),
+                                      &refusal),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr(both), HasSubstr("LOCKSTEP_SECURITY"),
+                             Not(HasSubstr(kSomethingElse)))));
+  EXPECT_EQ(refusal, Refusal::kOtherLevel);
   ExpectClientWorks();
   EXPECT_EQ(refused(Refusal::kOtherLevel), 1);
+  EXPECT_THAT(server_->another_level(), AllOf(HasSubstr("turned away 127.0.0.1:"),
+                                              HasSubstr(none ? "authenticate, not none" : "none, not authenticate")));
+}
+
+TEST_P(TcpStoreServerTest, WhoLeavesDuringTheHandshakeIsCounted) {
+  Start({});
+  const std::string begin = Channel(Purpose::kStore, Side::kConnects, CredentialsOf(GetParam())).Start();
+  for (const size_t bytes : {size_t{0}, begin.size() - 1}) {
+    const uint64_t before = refused(Refusal::kGaveUp);
+    const UniqueFd peer = ConnectUnauthenticated();
+    SendBytes(peer, begin.substr(0, bytes));
+    (void)shutdown(peer.get(), SHUT_WR);
+    ExpectClosedByServer(peer);
+    ExpectClientWorks();
+    EXPECT_EQ(refused(Refusal::kGaveUp), before + 1) << bytes << " bytes";
+  }
+  EXPECT_EQ(refused(Refusal::kBroken), 0);
 }
 
 TEST_P(TcpStoreServerTest, AClientWithAnotherSecretIsRefusedAtOnceAndToldWhereItsOwnIsFrom) {
@@ -246,7 +270,8 @@ TEST_P(TcpStoreServerTest, AClientWithAnotherSecretIsRefusedAtOnceAndToldWhereIt
   LogLines log;
   EXPECT_THAT(TcpStoreClient::Connect(PortOf(server_->address()), CredentialsOf(GetParam(), 'x'), Soon()),
               StatusIs(absl::StatusCode::kPermissionDenied,
-                       AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr("ours is from file x"))));
+                       AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr("ours is from file x"),
+                             Not(HasSubstr(kSomethingElse)))));
   ExpectClientWorks();
   EXPECT_EQ(refused(Refusal::kNoSecret), 1);
   for (const std::string& line : log.lines()) {
@@ -369,6 +394,7 @@ TEST_P(TcpStoreServerTest, AClientThatCannotBeServedForWantOfDescriptorsIsToldSo
   EXPECT_TRUE(other.Run());
   ExpectClientWorks();
   EXPECT_FALSE(server_->status().ok());
+  EXPECT_GE(refused(Refusal::kCrowded), 1);
 }
 
 TEST_P(TcpStoreServerTest, ASecretIsHandedOutWhereNoDescriptorIsFree) {
