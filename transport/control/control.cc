@@ -362,6 +362,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   coordinator_options.world_id = NewWorldId();
   coordinator_options.peer_timeout = options.peer_timeout;
   coordinator_options.self = ThisProcess(options.rank);
+  coordinator_options.why_missing = options.why_missing;
   CoordinatorRecord record;
   record.world = coordinator_options.world_id;
   record.pid = coordinator_options.self.pid;

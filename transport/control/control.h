@@ -50,7 +50,6 @@
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 #include "transport/secure/credentials.h"
-#include "transport/secure/refusals.h"
 #include "transport/store/store.h"
 #include "transport/transport.h"
 #include "transport/wakeup.h"
@@ -77,6 +76,9 @@ struct ControlOptions {
   // Rank 0, called now and then until all have joined: OK, or why they cannot join, for example because rank 0's store does
   // not let them in.
   std::function<absl::Status()> hindrance;
+  // Rank 0, called on the coordinator's thread until all have joined: what may keep away those who have not, for what is said of them; ""
+  // if nothing is known. Unlike a hindrance it ends nothing: whoever reaches a port may have caused it.
+  std::function<std::string()> why_missing;
   // Rank 0: how long it stays at most after a failed set-up, so that others can read the reason in the store. For a store
   // that ends with this set-up.
   std::chrono::milliseconds parting{0};
@@ -100,6 +102,8 @@ class ControlChannel {
   // from the coordinator, or from the store if they have not reached it.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
   //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid
+  //         INVALID_ARGUMENT     an option is out of its range, or the coordinator's address is one that other ranks cannot reach
+  //         RESOURCE_EXHAUSTED   this process or the coordinator's has no descriptor left for the channel, or no thread
   //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback; or
   //                              the secret was read before this process was forked
   //         PERMISSION_DENIED    the coordinator has another security level. One that does not have our secret is not ours: the
@@ -133,9 +137,6 @@ class ControlChannel {
   // What the connections that carry the world's data have to prove: the level of the options, and a secret that rank 0 has drawn for
   // this world and told its ranks over the channel. Known once Create has returned. No secret at level none.
   const Credentials& world_credentials() const { return world_credentials_; }
-
-  // The peers that rank 0's coordinator has turned away; null on other ranks.
-  const Refusals* refusals() const { return refusals_.get(); }
 
   // A number that only the ranks of this world have. It tells stale connections apart. Known once Create has returned.
   uint64_t world_id() const { return world_id_; }
@@ -251,7 +252,6 @@ class ControlChannel {
   const SocketAddress local_address_;
   const uint64_t fork_generation_;
   const Wakeup wakeup_;
-  const std::shared_ptr<const Refusals> refusals_;  // the coordinator's too, which may go first
 
   // The thread's own.
   control::Connection connection_;

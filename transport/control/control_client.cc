@@ -101,7 +101,6 @@ ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup
       local_address_(std::move(setup.local_address)),
       fork_generation_(ForkGeneration()),
       wakeup_(std::move(wakeup)),
-      refusals_(setup.coordinator == nullptr ? nullptr : setup.coordinator->refusals()),
       connection_(std::move(connection)),
       last_heard_(Clock::now()),
       store_(setup.store),

@@ -71,7 +71,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     return ranks;
   }
 
-  std::shared_ptr<const Refusals> refusals() const override { return refusals_; }
+  const Refusals& refusals() const override { return refusals_; }
 
   absl::Status status() const override {
     MutexLock lock(&mu_);
@@ -186,11 +186,12 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         half_open_.BegunWell(peer->id, peer->connection.first_flight(), now);
         return FlushAndWatch(peer);
       case Connection::Input::kClosed:
-        return Close(peer);
+        return TurnAway(peer, Refusal::kGaveUp, "");
       case Connection::Input::kRefused:
         return TurnAway(peer, peer->connection.refusal(), peer->connection.why().message());
-      case Connection::Input::kMalformed:
       case Connection::Input::kTampered:
+        return TurnAway(peer, Refusal::kBroken, peer->connection.why().message());
+      case Connection::Input::kMalformed:
         return TurnAway(peer, Refusal::kBroken, "it sent something else than a hello");
     }
   }
@@ -202,7 +203,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       const bool our_job = hello.job_id == options_.job_id;
       const std::string why = our_job ? std::string(reject->status.message()) : "it is of another job";
       if (reject->reason == RejectReason::kRefused) {
-        refusals_->Note(Refusal::kOtherWorld, peer->from.ToString(), why);
+        refusals_.Note(Refusal::kOtherWorld, peer->from.ToString(), why);
       } else {
         // Nobody is to blame: it comes from, or for, another set-up.
         LOCKSTEP_LOG(kInfo) << "coordinator " << address_.ToString() << ": sends " << peer->from.ToString()
@@ -229,7 +230,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
 
   // Tells the peer what can be told, and closes.
   void TurnAway(Peer* peer, Refusal refusal, absl::string_view why) {
-    refusals_->Note(refusal, peer->from.ToString(), why);
+    refusals_.Note(refusal, peer->from.ToString(), why);
     peer->connection.FinishWriting();
     Close(peer);
   }
@@ -238,9 +239,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   void Drop(uint64_t id, Refusal refusal) {
     const auto peer =
         std::lower_bound(peers_.begin(), peers_.end(), id, [](const auto& a, uint64_t value) { return a->id < value; });
-    if (!(*peer)->rejected) {
-      refusals_->Note(refusal, (*peer)->from.ToString(), absl::StrCat("it ", Text(refusal)));
-    }
+    if (!(*peer)->rejected) refusals_.Note(refusal, (*peer)->from.ToString(), "");
     Close(peer->get());
   }
 
@@ -342,7 +341,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   const SocketAddress address_;
   const UniqueFd epoll_;
   const Wakeup wakeup_;
-  const std::shared_ptr<Refusals> refusals_;
+  Refusals refusals_;  // thread-safe
 
   // Relaxed: the thread looks at it in every iteration, and nothing else is handed over with it.
   std::atomic<bool> stopping_{false};
@@ -373,9 +372,10 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       address_(address),
       epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
-      refusals_(std::make_shared<Refusals>(absl::StrCat("coordinator ", address_.ToString()))),
+      refusals_(absl::StrCat("coordinator ", address_.ToString())),
       told_(options_.size),
-      world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200)}, this, Clock::now()),
+      world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200), options_.why_missing},
+             this, Clock::now()),
       by_rank_(options_.size, nullptr),
       // Besides strangers, all ranks may come at once.
       half_open_(HalfOpen::MostForThisProcess() + options_.size, options_.hello_timeout),

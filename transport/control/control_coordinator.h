@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,9 @@ class Coordinator {
     Credentials credentials;
     // What they are then told; null without security.
     std::shared_ptr<const Secret> world_secret;
+    // What may keep ranks away that have not joined; "" if nothing is known. For what is said of them until the world forms. Called on
+    // the coordinator's thread; may be null.
+    std::function<std::string()> why_missing;
     // A connection without a proper hello is dropped after this.
     std::chrono::milliseconds hello_timeout{5000};
   };
@@ -68,8 +72,8 @@ class Coordinator {
   // The ranks that have received neither a welcome nor a refusal yet, in order. Any thread.
   virtual std::vector<int> untold() const = 0;
 
-  // The peers that it has turned away. Any thread; may outlive the coordinator.
-  virtual std::shared_ptr<const Refusals> refusals() const = 0;
+  // The peers that it has turned away. Any thread.
+  virtual const Refusals& refusals() const = 0;
 
  protected:
   Coordinator() = default;

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/log_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,7 +43,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A client made of frames. Its handshake goes on in Receive.
 class RawPeer {
@@ -115,6 +119,7 @@ class Stranger {
 
   // False once the coordinator has closed the connection.
   bool Send(absl::string_view bytes) const { return SendAll(socket_.get(), bytes.data(), bytes.size(), Soon()).ok(); }
+  void SayNoMore() const { EXPECT_EQ(shutdown(socket_.get(), SHUT_WR), 0); }
   // Exactly so many bytes; "" if fewer come.
   std::string Read(size_t bytes) const {
     std::string read(bytes, '\0');
@@ -198,7 +203,7 @@ class CoordinatorTest : public ::testing::TestWithParam<SecurityLevel> {
   static Credentials credentials() {
     return GetParam() == SecurityLevel::kNone ? Credentials() : Secured('s', GetParam());
   }
-  uint64_t refused(Refusal kind) const { return coordinator_->refusals()->count(kind); }
+  uint64_t refused(Refusal kind) const { return coordinator_->refusals().count(kind); }
 
   int size_ = 0;
   std::unique_ptr<Coordinator> coordinator_;
@@ -275,6 +280,20 @@ TEST_P(CoordinatorTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
   EXPECT_THAT(idle.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   EXPECT_EQ(silent.ReadToTheEnd(), "");
   EXPECT_EQ(refused(Refusal::kSilent), 3u);
+}
+
+TEST_P(CoordinatorTest, WhoLeavesBeforeItsHelloIsCounted) {
+  Start(1);
+  const std::string start = Channel(Purpose::kControl, Channel::Side::kConnects, credentials()).Start();
+  for (const size_t bytes : {size_t{0}, start.size() - 1}) {
+    const uint64_t before = refused(Refusal::kGaveUp);
+    const Stranger stranger(coordinator_->address());
+    EXPECT_TRUE(stranger.Send(start.substr(0, bytes)));
+    stranger.SayNoMore();
+    stranger.ReadToTheEnd();
+    EXPECT_EQ(refused(Refusal::kGaveUp), before + 1) << bytes << " bytes";
+  }
+  EXPECT_EQ(coordinator_->refusals().total(), 2u);
 }
 
 // A byte now and then buys no time.
@@ -418,23 +437,23 @@ TEST_P(SecuredCoordinatorTest, OthersThanRanksOfTheJobAreTurnedAwayAndCounted) {
   };
   for (const auto& [bytes, refusal] : strangers) {
     const uint64_t before = refused(refusal);
-    const uint64_t before_in_all = coordinator_->refusals()->total();
+    const uint64_t before_in_all = coordinator_->refusals().total();
     const Stranger stranger(coordinator_->address());
     (void)stranger.Send(bytes);
     ExpectNothingIsTold(stranger.ReadToTheEnd());
-    EXPECT_EQ(coordinator_->refusals()->total(), before_in_all + 1);
-    EXPECT_EQ(refused(refusal), before + 1) << Text(refusal) << "; " << coordinator_->refusals()->Describe();
+    EXPECT_EQ(coordinator_->refusals().total(), before_in_all + 1);
+    EXPECT_EQ(refused(refusal), before + 1) << Text(refusal) << "; " << coordinator_->refusals().Describe();
   }
 
   std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 50; ++i) {
-    const uint64_t before = coordinator_->refusals()->total();
+    const uint64_t before = coordinator_->refusals().total();
     const Stranger stranger(coordinator_->address());
     std::string bytes = i % 2 == 0 ? preamble : "";
     while (bytes.size() < 2 * kHandshakeBytesMax) bytes.push_back(static_cast<char>(random()));
     (void)stranger.Send(bytes);
     ExpectNothingIsTold(stranger.ReadToTheEnd());
-    EXPECT_EQ(coordinator_->refusals()->total(), before + 1);
+    EXPECT_EQ(coordinator_->refusals().total(), before + 1);
   }
 
   zero_ = ConnectAs(0);
@@ -466,14 +485,42 @@ TEST_P(SecuredCoordinatorTest, ACaptureIsWorthNothing) {
     ASSERT_NE(rank.Read(1), "");
   }
   EXPECT_EQ(refused(Refusal::kOtherWorld), 1u);
-  const uint64_t before = coordinator_->refusals()->total();
+  const uint64_t before = coordinator_->refusals().total();
   const Stranger replays(coordinator_->address());
   ASSERT_TRUE(replays.Send(captured[0]));
   ASSERT_NE(replays.Read(kPreambleBytes + 5), "");
   ASSERT_TRUE(replays.Send(captured[1]));
   replays.ReadToTheEnd();
   EXPECT_EQ(refused(Refusal::kOtherWorld), 1u);
-  EXPECT_EQ(coordinator_->refusals()->total(), before + 1);
+  EXPECT_EQ(coordinator_->refusals().total(), before + 1);
+  one_ = ConnectAs(1);
+  Join();
+}
+
+// The log does not blame the rank for it.
+TEST_P(SecuredCoordinatorTest, AHelloThatWasAlteredOnItsWayIsCalledThat) {
+  Start(2);
+  LogLines log;
+  const uint64_t before = refused(Refusal::kBroken);
+  {
+    Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
+    const Stranger rank(coordinator_->address());
+    ASSERT_TRUE(rank.Send(channel.Start()));
+    std::string plain, to_send;
+    while (!channel.ready()) {
+      const std::string piece = rank.Read(channel.wanted());
+      ASSERT_NE(piece, "");
+      ASSERT_THAT(channel.Receive(piece, &plain, &to_send), IsOk());
+    }
+    channel.Send(Encode(HelloOf(1, size_)), &to_send);
+    to_send.back() ^= 1;
+    ASSERT_TRUE(rank.Send(to_send));
+    rank.ReadToTheEnd();
+  }
+  EXPECT_EQ(refused(Refusal::kBroken), before + 1);
+  EXPECT_THAT(log.lines(), Contains(AllOf(HasSubstr("turned away"), HasSubstr("a record was altered"))));
+  EXPECT_THAT(log.lines(), Each(Not(HasSubstr("something else than a hello"))));
+  zero_ = ConnectAs(0);
   one_ = ConnectAs(1);
   Join();
 }

@@ -190,6 +190,8 @@ std::string World::MissingText() const {
   std::string text =
       absl::StrCat(RankList(missing), " of ", options_.size, missing.size() == 1 ? " has" : " have", " not joined");
   if (!other_job_rank_.empty()) absl::StrAppend(&text, "; ", other_job_rank_, " came with another job id");
+  const std::string why = options_.why_missing != nullptr ? options_.why_missing() : "";
+  if (!why.empty()) absl::StrAppend(&text, "; ", why);
   return text;
 }
 

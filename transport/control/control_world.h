@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -149,6 +150,8 @@ class World {
     uint64_t world_id = 0;
     // How long a rank may take to report its progress when another is late.
     std::chrono::milliseconds answer_time{0};
+    // Coordinator::Options::why_missing.
+    std::function<std::string()> why_missing;
   };
 
   World(Options options, Output* output, TimePoint now);
@@ -232,7 +235,7 @@ class World {
   // Asks all ranks that have not answered yet what they called.
   void Inquire(ChannelId channel, uint64_t sequence, TimePoint now);
 
-  // Who has not joined, and whether a rank of another job came here.
+  // Who has not joined, whether a rank of another job came here, and why_missing.
   std::string MissingText() const;
   void FormOrFail();
   void FailSetup(const absl::Status& status);

@@ -35,7 +35,8 @@ class WorldTest : public ::testing::Test, public World::Output {
  protected:
   void Make(int size) {
     size_ = size;
-    world_ = std::make_unique<World>(World::Options{size, "job", 42, milliseconds(300)}, this, now_);
+    world_ = std::make_unique<World>(
+        World::Options{size, "job", 42, milliseconds(300), [this] { return why_missing_; }}, this, now_);
   }
   void Connect(int rank) { ASSERT_FALSE(world_->Connect(HelloOf(rank, size_)).has_value()) << rank; }
   void JoinAs(int rank, std::vector<AgreedOption> options = {}) {
@@ -82,6 +83,7 @@ class WorldTest : public ::testing::Test, public World::Output {
   }
 
   int size_ = 0;
+  std::string why_missing_;
   World::TimePoint now_{std::chrono::hours(1)};
   std::unique_ptr<World> world_;
   std::vector<Message> to_all_;
@@ -140,6 +142,22 @@ TEST_F(WorldTest, AnotherWorldSizeDoesNotDisturbAWorldThatHasFormed) {
   ASSERT_TRUE(world_->Connect(HelloOf(2, 3)).has_value());
   EXPECT_THAT(Broadcasts<JoinFailed>(), IsEmpty());
   EXPECT_THAT(Broadcasts<FailureMessage>(), IsEmpty());
+}
+
+TEST_F(WorldTest, WhatMayKeepRanksAwayIsMentionedWhereARankIsMissing) {
+  Make(2);
+  Connect(0);
+  JoinAs(0);
+  const std::string missing = "rank 1 of 2 has not joined";
+  Pass(std::chrono::seconds(5));
+  why_missing_ = "somebody was turned away";
+  Pass(std::chrono::seconds(5));
+  ASSERT_THAT(Broadcasts<Waiting>(), SizeIs(2));
+  EXPECT_EQ(Broadcasts<Waiting>()[0].text, missing);
+  EXPECT_EQ(Broadcasts<Waiting>()[1].text, missing + "; somebody was turned away");
+  Tell(0, GiveUp{});
+  EXPECT_EQ(TheJoinFailure(),
+            absl::DeadlineExceededError("the world did not form in time: " + missing + "; somebody was turned away"));
 }
 
 TEST_F(WorldTest, ARankOfAnotherJobIsMentionedWhereARankIsMissing) {
