@@ -33,8 +33,7 @@ absl::StatusOr<UniqueFd> FileOf(const Secret& secret) {
 
 absl::StatusOr<JobSecret> MakeJobSecret(bool serves) {
   JobSecret job;
-  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames));
-  job.credentials.level = level.has_value() ? static_cast<SecurityLevel>(*level) : SecurityLevel::kAuthenticate;
+  LOCKSTEP_ASSIGN_OR_RETURN(job.credentials.level, SecurityLevelOfEnvironment());
   if (job.credentials.level == SecurityLevel::kNone) return job;
   if (const absl::optional<std::string> given = GetEnv("LOCKSTEP_SECRET_FILE"); given.has_value()) {
     job.credentials.source = absl::StrCat("LOCKSTEP_SECRET_FILE=", *given);

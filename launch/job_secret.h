@@ -13,9 +13,9 @@
 namespace lockstep {
 
 struct JobSecret {
-  // Of a store's server of the launcher's.
+  // For the launcher's own store server.
   Credentials credentials;
-  // What LOCKSTEP_SECRET_FILE of the ranks has to be: "/proc/71/fd/8". Empty: nothing, or what it is already.
+  // What LOCKSTEP_SECRET_FILE of the ranks has to be: "/proc/71/fd/8". Empty if the ranks' variable stays as it is.
   std::string path;
   // Behind `path`, of mode 0600 and sealed against changes. Only processes of this user open it: the kernel asks for the right to
   // trace this process (proc(5), /proc/pid/fd). It has to stay open while ranks may read it.

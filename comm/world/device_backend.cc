@@ -6,12 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clipped.h"
+#include "base/log.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
 
 namespace lockstep {
 namespace {
+
+constexpr char kNccl[] = "nccl";
 
 using Made = absl::StatusOr<std::unique_ptr<DeviceCommunicator>>;
 
@@ -41,7 +44,7 @@ absl::Status CheckAlike(Communicator* host, const std::string& wish) {
 }  // namespace
 
 const std::vector<DeviceBackend>& DeviceBackends() {
-  static const auto* const backends = new std::vector<DeviceBackend>{{"nccl", &MakeNccl}, {"staged", &MakeStaged}};
+  static const auto* const backends = new std::vector<DeviceBackend>{{kNccl, &MakeNccl}, {"staged", &MakeStaged}};
   return *backends;
 }
 
@@ -66,6 +69,8 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> MakeDeviceCommunicator(Commu
     Made made = backend.create(host, device, options, absl::StrJoin(refusals, "; "));
     LOCKSTEP_ASSIGN_OR_RETURN(const RankError first, CompareResults(host, made.status()));
     if (first.rank < 0) {
+      const bool notice = backend.name == kNccl && host->rank() == Rank(0) && !options.nccl_notice.empty();
+      if (notice) LOCKSTEP_LOG(kInfo) << options.nccl_notice;
       if (options.check_pointers) (*made)->CheckPointers();
       return made;
     }

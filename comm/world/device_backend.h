@@ -24,6 +24,8 @@ struct DeviceBackendOptions {
   std::string backend = "auto";
   // Why what goes over NCCL is not protected as this world asks, if it may not go then.
   absl::Status nccl_is_protected;
+  // What rank 0 says at level info where NCCL is chosen; may be empty.
+  std::string nccl_notice;
   bool check_pointers = false;  // see DeviceCommunicator::CheckPointers
   NcclCommunicatorOptions nccl;
   StagedOptions staged;  // without the reason

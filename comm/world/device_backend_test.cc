@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
+#include "base/log.h"
+#include "base/log_testing.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "comm/communicator.h"
@@ -94,6 +96,30 @@ TEST(DeviceBackend, AutoIsTheFirstThatAllRanksCanUse) {
                                            HasSubstr("good: rank 0: two ranks share a GPU")));
   }
   ExpectUsable(&made);
+}
+
+TEST(DeviceBackend, ThatNcclIsNotProtectedIsSaidOnceAndWhereItIsChosen) {
+  const LogLevel level = GetLogLevel();
+  SetLogLevel(LogLevel::kInfo);
+  const auto request = [](const std::string& backend) {
+    DeviceBackendOptions options = Request(backend);
+    options.nccl_notice = "not protected";
+    return options;
+  };
+  const std::vector<DeviceBackend> backends = {Named("nccl", [](int) { return absl::OkStatus(); }), Staged()};
+  for (const char* const backend : {"staged", "nccl", "auto"}) {
+    LoopbackWorld world(2);
+    LogLines log;
+    for (const Made& each : MakeOn(&world, backends, [&](int) { return request(backend); })) {
+      ASSERT_THAT(each.status(), IsOk());
+    }
+    const std::vector<std::string> lines = log.lines();
+    const auto said = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("not protected") != std::string::npos;
+    });
+    EXPECT_EQ(said, std::string(backend) == "staged" ? 0 : 1) << backend;
+  }
+  SetLogLevel(level);
 }
 
 TEST(DeviceBackend, OneThatIsAskedForIsNotReplaced) {

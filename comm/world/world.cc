@@ -388,7 +388,9 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
                                           const WorldSecurity& security, const std::string& secret_source,
                                           const InterfaceChoice& interface, const Store& store, Deadline deadline) {
   if (settings.transport->create_wide != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckProtected(security, settings.transport->name, "ofi", security.unprotected_ofi));
+    LOCKSTEP_RETURN_IF_ERROR(CheckProtected(security, Unprotected::kOfi));
+    const std::string notice = UnprotectedText(security, Unprotected::kOfi);
+    if (spec.rank == Rank(0) && !notice.empty()) LOCKSTEP_LOG(kInfo) << notice;
   }
   // Where no interface was asked for, the one by which rank 0 is reached is known to work.
   const SocketAddress address =
@@ -501,13 +503,12 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   LOCKSTEP_RETURN_IF_ERROR(determined.status());
   WorldSpec spec = *determined;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
+  // Without a secret there is no way to tell the others why.
+  LOCKSTEP_RETURN_IF_ERROR(security.status());
   if (alone) {
-    LOCKSTEP_RETURN_IF_ERROR(security.status());
     communicator_ = std::make_unique<SelfCommunicator>(settings->flight_records, settings->timeout);
     return absl::OkStatus();
   }
-  // Without a secret there is no way to tell the others why.
-  LOCKSTEP_RETURN_IF_ERROR(security.status());
   LOCKSTEP_ASSIGN_OR_RETURN(Credentials credentials, ReadCredentials(*security));
 
   // Of an exchange every store is new, and so is every attempt.
@@ -542,7 +543,8 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   if (options.device.kind == DeviceKind::kHost) return world;
   DeviceBackendOptions device;
   device.backend = settings.device_backend;
-  device.nccl_is_protected = CheckProtected(*security, "NCCL", "nccl", security->unprotected_nccl);
+  device.nccl_is_protected = CheckProtected(*security, Unprotected::kNccl);
+  device.nccl_notice = UnprotectedText(*security, Unprotected::kNccl);
   device.check_pointers = settings.checked;
   device.nccl.nccl.ctas_min = options.nccl_ctas_min;
   device.nccl.nccl.ctas_max = options.nccl_ctas_max;

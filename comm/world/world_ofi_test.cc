@@ -19,6 +19,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/log.h"
+#include "base/log_testing.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
@@ -64,6 +66,28 @@ TEST(WorldOverOfi, TellsWhichProviderItUsesAndWhyNoneOfTheOthers) {
               AllOf(ContainsRegex("\nrank 1 .* over ofi net;ofi_rxm 127.0.0.1:[0-9]+\n"),
                     HasSubstr("\nproviders of libfabric:\nnet;ofi_rxm lo 127.0.0.1: chosen\n"),
                     ContainsRegex("\ntcp;ofi_rxm .*: [a-z]")));
+}
+
+// Where anything is.
+TEST(WorldOverOfi, ThatItsDataIsNotProtectedIsSaidOnce) {
+  const LogLevel level = GetLogLevel();
+  SetLogLevel(LogLevel::kInfo);
+  for (const char* const security : {"none", "authenticate"}) {
+    LogLines log;
+    MemoryStore store;
+    const std::vector<WorldOrError> worlds = CreateWorlds(&store, 2, [&](int, WorldOptions* options) {
+      options->transport = "ofi";
+      options->ofi_provider = "tcp;ofi_rxm";
+      options->security = security;
+    });
+    ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
+    int said = 0;
+    for (const std::string& line : log.lines()) {
+      said += line.find("data over libfabric is not protected") != std::string::npos;
+    }
+    EXPECT_EQ(said, std::string(security) == "none" ? 0 : 1) << security;
+  }
+  SetLogLevel(level);
 }
 
 TEST(WorldOverOfi, MixedProvidersAreTheSameErrorOnAllRanks) {

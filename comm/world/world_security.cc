@@ -18,10 +18,7 @@ namespace {
 constexpr char kUnprotected[] = "LOCKSTEP_SECURITY_UNPROTECTED";
 
 absl::StatusOr<SecurityLevel> ReadLevel(const std::string& option) {
-  if (option.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames));
-    return level.has_value() ? static_cast<SecurityLevel>(*level) : SecurityLevel::kAuthenticate;
-  }
+  if (option.empty()) return SecurityLevelOfEnvironment();
   const auto found = std::find(std::begin(kSecurityLevelNames), std::end(kSecurityLevelNames), option);
   if (found == std::end(kSecurityLevelNames)) {
     return absl::InvalidArgumentError(
@@ -29,6 +26,8 @@ absl::StatusOr<SecurityLevel> ReadLevel(const std::string& option) {
   }
   return static_cast<SecurityLevel>(found - std::begin(kSecurityLevelNames));
 }
+
+const char* NameOf(Unprotected way) { return way == Unprotected::kOfi ? "libfabric" : "NCCL"; }
 
 }  // namespace
 
@@ -65,11 +64,20 @@ absl::StatusOr<Credentials> ReadCredentials(const WorldSecurity& security) {
   return credentials;
 }
 
-absl::Status CheckProtected(const WorldSecurity& security, const char* way, const char* name, bool allowed) {
-  if (security.level != SecurityLevel::kEncrypt || allowed) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("security is encrypt, and what goes over ", way,
-                                                    " cannot be encrypted by Lockstep; ", kUnprotected, "=", name,
-                                                    " lets it go in the clear"));
+absl::Status CheckProtected(const WorldSecurity& security, Unprotected way) {
+  const bool ofi = way == Unprotected::kOfi;
+  if (security.level != SecurityLevel::kEncrypt || (ofi ? security.unprotected_ofi : security.unprotected_nccl)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("security is encrypt, and what goes over ", NameOf(way),
+                                                    " cannot be encrypted by Lockstep; ", kUnprotected, "=",
+                                                    ofi ? "ofi" : "nccl", " lets it go in the clear"));
+}
+
+std::string UnprotectedText(const WorldSecurity& security, Unprotected way) {
+  if (security.level == SecurityLevel::kNone) return "";
+  return absl::StrCat("security is ", Name(security.level), ", and data over ", NameOf(way),
+                      " is not protected: who is on that network can read and change it");
 }
 
 std::string Describe(const WorldSecurity& security, const std::string& source) {

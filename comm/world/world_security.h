@@ -31,12 +31,16 @@ absl::StatusOr<WorldSecurity> ReadSecurity(const WorldOptions& options);
 // ERRORS  those of Secret::ReadFile, which name the option or variable as well
 absl::StatusOr<Credentials> ReadCredentials(const WorldSecurity& security);
 
-// FAILED_PRECONDITION where encryption is asked for, and data goes by a `way` that cannot be protected and is not `allowed` to go without.
-// The way is named as errors name it: "ofi", as the option transport does, and "NCCL". `name` is what LOCKSTEP_SECURITY_UNPROTECTED calls
-// it: "ofi", "nccl".
-absl::Status CheckProtected(const WorldSecurity& security, const char* way, const char* name, bool allowed);
+// Ways for data that Lockstep cannot protect.
+enum class Unprotected { kOfi, kNccl };
 
-// "security: authenticate, by a secret from LOCKSTEP_SECRET_FILE=/etc/s".
+// FAILED_PRECONDITION where encryption is asked for, and LOCKSTEP_SECURITY_UNPROTECTED does not let data go that way without.
+absl::Status CheckProtected(const WorldSecurity& security, Unprotected way);
+
+// What rank 0 says where data goes that way; "" at level none, where none is protected.
+std::string UnprotectedText(const WorldSecurity& security, Unprotected way);
+
+// "security: authenticate by a secret from LOCKSTEP_SECRET_FILE=/etc/s; data is tagged between hosts".
 std::string Describe(const WorldSecurity& security, const std::string& source);
 
 }  // namespace lockstep

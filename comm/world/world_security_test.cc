@@ -237,11 +237,16 @@ TEST_F(WorldSecurityTest, NoneIsWarnedOfOnce) {
 TEST_F(WorldSecurityTest, EncryptionDoesNotGoUnprotectedUnlessAllowed) {
   WorldSecurity security;
   security.level = SecurityLevel::kEncrypt;
-  EXPECT_THAT(CheckProtected(security, "ofi", "ofi", false),
+  EXPECT_THAT(CheckProtected(security, Unprotected::kOfi),
               StatusIs(Code::kFailedPrecondition, HasSubstr("LOCKSTEP_SECURITY_UNPROTECTED=ofi")));
-  LOCKSTEP_EXPECT_OK(CheckProtected(security, "ofi", "ofi", true));
+  security.unprotected_nccl = true;
+  EXPECT_THAT(CheckProtected(security, Unprotected::kOfi), StatusIs(Code::kFailedPrecondition));
+  LOCKSTEP_EXPECT_OK(CheckProtected(security, Unprotected::kNccl));
+  security.unprotected_ofi = true;
+  LOCKSTEP_EXPECT_OK(CheckProtected(security, Unprotected::kOfi));
   security.level = SecurityLevel::kAuthenticate;
-  LOCKSTEP_EXPECT_OK(CheckProtected(security, "ofi", "ofi", false));
+  security.unprotected_ofi = false;
+  LOCKSTEP_EXPECT_OK(CheckProtected(security, Unprotected::kOfi));
 }
 
 }  // namespace

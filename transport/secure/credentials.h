@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "transport/secure/secret.h"
 
 namespace lockstep {
@@ -21,6 +22,10 @@ enum class SecurityLevel : uint8_t {
 // "none", "authenticate", "encrypt": in the order of the numbers.
 inline constexpr const char* kSecurityLevelNames[] = {"none", "authenticate", "encrypt"};
 inline const char* Name(SecurityLevel level) { return kSecurityLevelNames[static_cast<int>(level)]; }
+
+// LOCKSTEP_SECURITY, or authenticate where it is not set.
+// ERRORS  INVALID_ARGUMENT  names the variable, its value and what it takes
+absl::StatusOr<SecurityLevel> SecurityLevelOfEnvironment();
 
 // Regular value type. Without a secret the level is kNone.
 struct Credentials {

@@ -6,9 +6,10 @@
 #ifndef TRANSPORT_SECURE_OPENSSL_H_
 #define TRANSPORT_SECURE_OPENSSL_H_
 
-#include <openssl/types.h>
-
 #include <string>
+
+// OpenSSL's own declaration, so that who includes this needs none of its headers.
+typedef struct ossl_lib_ctx_st OSSL_LIB_CTX;
 
 namespace lockstep {
 
