@@ -86,7 +86,8 @@ LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std:
       spare_(CopyOf(events_)),
       peers_(self_.size),
       refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address_.name)),
-      half_open_(HalfOpen::MostForThisProcess(), handshake_timeout) {
+      // Besides unauthenticated peers, all ranks may come at once.
+      half_open_(HalfOpen::MostForThisProcess() + self_.size, handshake_timeout) {
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
 
@@ -248,14 +249,15 @@ void LocalPeers::AcceptSome() {
 
 void LocalPeers::Admit(UniqueFd socket) {
   const absl::StatusOr<UnixCredentials> credentials = PeerCredentials(socket.get());
-  if (!credentials.ok()) return refusals_.Note(Refusal::kOtherUser, "somebody", credentials.status().message());
+  if (!credentials.ok()) return refusals_.Note(Refusal::kBroken, "somebody", credentials.status().message());
   const std::string source = absl::StrCat("pid ", credentials->pid);
   if (!IsThisUser(credentials->uid)) {
     return refusals_.Note(Refusal::kOtherUser, source,
                           absl::StrCat("it belongs to ", DescribeUser(credentials->uid), ", we to user ", geteuid()));
   }
   const uint64_t id = ++last_id_;
-  if (!EpollControl(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, About(kHalfOpen, id)).ok()) return;
+  const absl::Status watched = EpollControl(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, About(kHalfOpen, id));
+  if (!watched.ok()) return refusals_.Note(Refusal::kCrowded, source, watched.message());
   half_open_peers_.emplace(
       id, HalfOpenPeer{std::move(socket), source,
                        std::make_unique<Channel>(Purpose::kLocal, Channel::Side::kListens, credentials_)});
@@ -311,7 +313,8 @@ void LocalPeers::TakeHello(HalfOpenPeer* half_open, UnixMessage message) {
         absl::StrCat("rank ", hello->source.value(), " is connected already: is it claimed by two processes?"));
   }
   if (!verdict.ok()) {
-    refusals_.Note(Refusal::kOtherWorld, half_open->source, absl::StrCat("it was told: ", verdict.message()));
+    refusals_.Note(hello.ok() ? Refusal::kOtherWorld : Refusal::kBroken, half_open->source,
+                   absl::StrCat("it was told: ", verdict.message()));
     (void)SendUnix(half_open->socket.get(), EncodeAnswer(verdict), {});
     return;
   }
@@ -441,7 +444,10 @@ bool LocalPeers::Poll(Observer* observer) {
       const auto found = half_open_peers_.find(id);
       if (found == half_open_peers_.end() || ++handshakes > kHandshakesPerPoll) continue;
       moved = true;
-      if (!ReadHello(&found->second)) continue;
+      if (!ReadHello(&found->second)) {
+        half_open_.Shows(id, found->second.channel->first_flight(), HalfOpen::Clock::now());
+        continue;
+      }
       half_open_.Remove(id);
       half_open_peers_.erase(id);
     } else if (about == kOwnSocket) {

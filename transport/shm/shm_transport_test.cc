@@ -3,7 +3,10 @@
 
 #include "transport/shm/shm_transport.h"
 
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,6 +34,8 @@
 #include "transport/net/unix_socket.h"
 #include "transport/secure/channel.h"
 #include "transport/secure/credentials.h"
+#include "transport/secure/half_open.h"
+#include "transport/secure/refusals.h"
 #include "transport/secure/user.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/mailbox.h"
@@ -41,6 +46,7 @@ namespace {
 
 using Code = absl::StatusCode;
 using testing::HasSubstr;
+using testing::Not;
 
 TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox, size_t piece_bytes_max,
                          int yields_max, SecurityLevel level = SecurityLevel::kNone) {
@@ -235,6 +241,14 @@ TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
     UnixMessage message;
     ASSERT_TRUE(DriveAll([&] { return ReceiveUnix(guessing.get(), &message).value_or(false); }));
     EXPECT_THAT(DecodeAnswer(message.bytes), StatusIs(Code::kFailedPrecondition, HasSubstr("nonce")));
+    // One that says no hello behind it.
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd rambling, ConnectUnix(address.name));
+    Channel another(Purpose::kLocal, Channel::Side::kConnects, credentials);
+    EXPECT_THAT(Introduce(rambling.get(), &another), IsOk());
+    EXPECT_THAT(SendUnix(rambling.get(), "what was it?", {}), IsOkAndHolds(true));
+    ASSERT_TRUE(DriveAll([&] { return ReceiveUnix(rambling.get(), &message).value_or(false); }));
+    EXPECT_THAT(DecodeAnswer(message.bytes), Not(IsOk()));
+    EXPECT_EQ(rank(0)->refusals().count(Refusal::kBroken), 1);
     if (level != SecurityLevel::kNone) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd other, ConnectUnix(address.name));
       Channel wrong(Purpose::kLocal, Channel::Side::kConnects, TestCredentials(level, 'o'));
@@ -249,6 +263,59 @@ TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
     EXPECT_EQ(rank(0)->refusals().count(Refusal::kOtherWorld), 1);
     ExpectExchange(0, 1);
     ExpectExchange(1, 0);
+  }
+}
+
+// With other connections of its process in all places, of which it is the oldest.
+TEST_F(ShmTransportTest, AHandshakeThatHasBegunWellDoesNotMakeWay) {
+  const Credentials credentials = TestCredentials(SecurityLevel::kAuthenticate);
+  CreateAlone(2, [&](ShmTransportOptions* options) {
+    options->credentials = credentials;
+    options->handshake_timeout = std::chrono::minutes(10);
+  });
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
+  std::vector<UniqueFd> crowd;
+  const auto come = [&] {
+    crowd.emplace_back();
+    return DriveAll([&] {
+      absl::StatusOr<UniqueFd> one = ConnectUnix(address.name);
+      EXPECT_THAT(one, IsOk());
+      if (one.ok()) crowd.back() = *std::move(one);
+      return crowd.back().valid() || HasFailure();
+    });
+  };
+  for (size_t i = 0; i < HalfOpen::MostForThisProcess() + 2; ++i) ASSERT_TRUE(come());
+  for (int i = 0; i < 1000; ++i) rank(0)->Progress();
+  EXPECT_EQ(rank(0)->refusals().total(), 0) << "there is a place for each rank besides";
+  Channel channel(Purpose::kLocal, Channel::Side::kConnects, credentials);
+  EXPECT_THAT(SendUnix(crowd[0].get(), channel.Start(), {}), IsOkAndHolds(true));
+  UnixMessage message;
+  ASSERT_TRUE(DriveAll([&] { return ReceiveUnix(crowd[0].get(), &message).value_or(false); }));
+  ASSERT_TRUE(come());
+  ASSERT_TRUE(DriveAll([&] { return rank(0)->refusals().count(Refusal::kCrowded) == 1; }));
+  EXPECT_THAT(ReceiveUnix(crowd[0].get(), &message), IsOkAndHolds(false));
+  EXPECT_THAT(ReceiveUnix(crowd[1].get(), &message), StatusIs(Code::kUnavailable));
+}
+
+TEST_F(ShmTransportTest, WhoCannotBeIdentifiedOrWatchedIsCounted) {
+  const struct {
+    RefusedCall call;
+    Refusal refusal;
+  } cases[] = {{{SYS_getsockopt, ENOTCONN, 2, SO_PEERCRED}, Refusal::kBroken},
+               {{SYS_epoll_ctl, ENOSPC, 1, EPOLL_CTL_ADD}, Refusal::kCrowded}};
+  for (const auto& c : cases) {
+    CreateAlone(2);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd peer, ConnectUnix(address.name));
+    absl::Status refused;
+    Thread("refused", [&] {
+      refused = Refuse(c.call);
+      if (refused.ok()) DriveAll([&] { return rank(0)->refusals().total() > 0; });
+    }).Join();
+    if (!refused.ok()) GTEST_SKIP() << refused;
+    EXPECT_EQ(rank(0)->refusals().count(c.refusal), 1) << rank(0)->refusals().Describe();
+    UnixMessage message;
+    EXPECT_THAT(ReceiveUnix(peer.get(), &message), StatusIs(Code::kUnavailable));
   }
 }
 
