@@ -1,6 +1,7 @@
 #include "transport/net/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -418,6 +419,13 @@ struct Answer {
 };
 
 }  // namespace
+
+void DiscardUnread(int socket) {
+  char unread[4096];
+  (void)recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
+}
+
+UniqueFd Duplicate(int descriptor) { return UniqueFd(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }
 
 absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint16_t port, Deadline deadline) {
   const std::string name(host);

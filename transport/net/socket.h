@@ -78,6 +78,13 @@ absl::Status FinishConnect(int socket, const SocketAddress& address, bool* refus
 absl::Status SendAll(int socket, const void* data, size_t bytes, Deadline deadline);
 absl::Status ReceiveAll(int socket, void* data, size_t bytes, Deadline deadline);
 
+// Throws away what has arrived, 4096 bytes at most: a socket that is closed with unread bytes resets its connection, and what it sent last
+// may be lost.
+void DiscardUnread(int socket);
+
+// A copy of a descriptor of any kind, close-on-exec. Invalid, with errno, if the process may have no more.
+UniqueFd Duplicate(int descriptor);
+
 // All addresses of a host name or numeric address, each once. NOT_FOUND, with getaddrinfo's words, for an unknown host;
 // UNAVAILABLE when the resolver says to try again; DEADLINE_EXCEEDED when it has not answered.
 //

@@ -329,6 +329,32 @@ TEST(ReceiveAll, WhatIsThereIsTakenEvenAfterTheDeadline) {
   EXPECT_THAT(ReceiveAll(pair.server.get(), received, 0, Deadline::Now()), IsOk());
 }
 
+TEST(DiscardUnread, LetsThePeerReadWhatWasSaidLast) {
+  Pair pair = MakePair(Loopback());
+  ASSERT_THAT(SendAll(pair.client.get(), std::string(4096, 'x').data(), 4096, Soon()), IsOk());
+  char byte;
+  ASSERT_THAT(ReceiveAll(pair.server.get(), &byte, 1, Soon()), IsOk());
+  ASSERT_THAT(SendAll(pair.server.get(), "bye", 3, Soon()), IsOk());
+  DiscardUnread(pair.server.get());
+  pair.server.reset();
+  char received[3];
+  EXPECT_THAT(ReceiveAll(pair.client.get(), received, 3, Soon()), IsOk());
+  EXPECT_EQ(std::string(received, 3), "bye");
+  EXPECT_THAT(ReceiveAll(pair.client.get(), &byte, 1, Soon()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection closed after 0")));
+}
+
+TEST(Duplicate, IsTheSameFileCloseOnExec) {
+  UniqueFd listener = *Listen(Loopback());
+  const SocketAddress address = *LocalAddress(listener.get());
+  const UniqueFd copy = Duplicate(listener.get());
+  listener.reset();
+  ASSERT_TRUE(copy.valid());
+  EXPECT_EQ(fcntl(copy.get(), F_GETFD), FD_CLOEXEC);
+  EXPECT_THAT(LocalAddress(copy.get()), IsOkAndHolds(address));
+  EXPECT_FALSE(Duplicate(listener.get()).valid());
+}
+
 TEST(Resolve, NumericAddressesNeedNoResolver) {
   const auto v4 = Resolve("10.0.0.7", 4411, Deadline::Now());
   ASSERT_THAT(v4, IsOk());

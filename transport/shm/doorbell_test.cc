@@ -1,22 +1,19 @@
 #include "transport/shm/doorbell.h"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/fork.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {
 
-UniqueFd Copy(int descriptor) { return UniqueFd(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }
-
 absl::StatusOr<PeerDoorbell> PeerOf(const Doorbell& bell) {
-  return PeerDoorbell::Attach(Copy(bell.page_descriptor()), Copy(bell.event_descriptor()));
+  return PeerDoorbell::Attach(Duplicate(bell.page_descriptor()), Duplicate(bell.event_descriptor()));
 }
 
 bool Rings(const Doorbell& bell) {
@@ -69,7 +66,7 @@ TEST(Doorbell, ItsOwnerMayRingItAsWell) {
 
 TEST(Doorbell, WhatIsNoPageOfADoorbellIsRefused) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Doorbell bell, Doorbell::Create());
-  EXPECT_THAT(PeerDoorbell::Attach(Copy(bell.event_descriptor()), Copy(bell.event_descriptor())),
+  EXPECT_THAT(PeerDoorbell::Attach(Duplicate(bell.event_descriptor()), Duplicate(bell.event_descriptor())),
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 

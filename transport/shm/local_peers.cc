@@ -1,17 +1,16 @@
 #include "transport/shm/local_peers.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
+#include "transport/net/socket.h"
 #include "transport/net/unix_socket.h"
 #include "transport/secure/user.h"
 
@@ -39,19 +38,11 @@ bool CarriesMemory(const ShmNotice& notice) {
   return notice.kind == ShmNoticeKind::kMailbox || (notice.kind == ShmNoticeKind::kArena && notice.bytes > 0);
 }
 
-UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
-
 // To a socket that is new, so that its buffer is empty: it fits.
 absl::Status SendToNew(int socket, absl::string_view bytes) {
   const absl::StatusOr<bool> sent = SendUnix(socket, bytes, {});
   if (sent.ok() && !*sent) return absl::UnavailableError("no room to send to a unix socket");
   return sent.status();
-}
-
-absl::StatusOr<uint64_t> Random() {
-  uint64_t value;
-  if (getrandom(&value, sizeof(value), 0) == sizeof(value)) return value;
-  return ErrnoStatus(errno, "getrandom");
 }
 
 }  // namespace
@@ -60,8 +51,8 @@ absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation se
                                                                std::chrono::milliseconds handshake_timeout,
                                                                Doorbell* bell) {
   ShmAddress address;
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t name, Random());
-  LOCKSTEP_ASSIGN_OR_RETURN(address.nonce, Random());
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t name, RandomNumber());
+  LOCKSTEP_ASSIGN_OR_RETURN(address.nonce, RandomNumber());
   address.name = absl::StrCat("lockstep-", absl::Hex(name, absl::kZeroPad16));
   address.user_namespace = UserNamespace();
   self.nonce = address.nonce;
@@ -83,7 +74,7 @@ LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std:
       address_(std::move(address)),
       listener_(std::move(listener)),
       events_(std::move(events)),
-      spare_(CopyOf(events_)),
+      spare_(Duplicate(events_.get())),
       peers_(self_.size),
       refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address_.name)),
       // Besides unauthenticated peers, all ranks may come at once.
@@ -243,7 +234,7 @@ void LocalPeers::AcceptSome() {
     refusals_.Note(Refusal::kCrowded, "somebody", refusal.message());
     (void)SendUnix(socket->get(), NoDescriptorsPreamble(Purpose::kLocal), {});
     socket->reset();
-    spare_ = CopyOf(events_);
+    spare_ = Duplicate(events_.get());
   }
 }
 
@@ -276,7 +267,7 @@ void LocalPeers::Drop(uint64_t id, Refusal refusal, absl::string_view why) {
 absl::StatusOr<UniqueFd> LocalPeers::AcceptOneMore() {
   spare_.reset();
   absl::StatusOr<UniqueFd> socket = AcceptUnix(listener_.get());
-  if (!socket.ok() || !socket->valid()) spare_ = CopyOf(events_);
+  if (!socket.ok() || !socket->valid()) spare_ = Duplicate(events_.get());
   return socket;
 }
 

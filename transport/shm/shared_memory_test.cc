@@ -22,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/hindrances.h"
+#include "transport/net/socket.h"
 
 namespace lockstep {
 namespace {
@@ -32,7 +33,7 @@ using testing::HasSubstr;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
 constexpr int kNoFilter = 99;       // what a child answers in which no call can be refused
 
-UniqueFd Copy(const SharedMemory& memory) { return UniqueFd(fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0)); }
+UniqueFd Copy(const SharedMemory& memory) { return Duplicate(memory.descriptor()); }
 
 TEST(SharedMemory, IsTheSameForWhoeverAttachesIt) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(SharedMemory made, SharedMemory::Create(10'000));

@@ -1,7 +1,5 @@
 #include "transport/shm/symmetric_arena.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "transport/net/socket.h"
 #include "transport/shm/handshake.h"
 
 namespace lockstep {
@@ -52,7 +51,7 @@ void SymmetricArena::Notify(const ShmNotice& notice, bool with_memory) {
     if (member == transport_->rank()) continue;
     UniqueFd memory;
     if (with_memory) {
-      memory = UniqueFd(fcntl(parts_[transport_->rank().value()].descriptor(), F_DUPFD_CLOEXEC, 0));
+      memory = Duplicate(parts_[transport_->rank().value()].descriptor());
       if (!memory.valid()) return Fail(ErrnoStatus(errno, "copy the descriptor of an arena"));
     }
     transport_->local_peers_->Notify(member, notice, std::move(memory));
