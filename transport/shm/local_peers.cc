@@ -276,7 +276,10 @@ bool LocalPeers::ReadHello(HalfOpenPeer* half_open) {
     UnixMessage message;
     const absl::StatusOr<bool> received = ReceiveUnix(half_open->socket.get(), &message);
     if (received.ok() && !*received) return false;
-    if (absl::IsUnavailable(received.status())) return true;  // it gave up
+    if (absl::IsUnavailable(received.status())) {
+      refusals_.Note(Refusal::kGaveUp, half_open->source, "");
+      return true;
+    }
     if (!received.ok()) {
       refusals_.Note(Refusal::kBroken, half_open->source, received.status().message());
       if (half_open->channel->ready()) (void)SendUnix(half_open->socket.get(), EncodeAnswer(received.status()), {});
@@ -436,7 +439,7 @@ bool LocalPeers::Poll(Observer* observer) {
       if (found == half_open_peers_.end() || ++handshakes > kHandshakesPerPoll) continue;
       moved = true;
       if (!ReadHello(&found->second)) {
-        half_open_.Shows(id, found->second.channel->first_flight(), HalfOpen::Clock::now());
+        half_open_.BegunWell(id, found->second.channel->first_flight(), HalfOpen::Clock::now());
         continue;
       }
       half_open_.Remove(id);

@@ -223,6 +223,10 @@ TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd old, ConnectUnix(address.name));
     const ShmHello hello = {"test", 17, address.nonce, Rank(1), Rank(0), 1 << 20};
     EXPECT_THAT(SendUnix(old.get(), EncodeHello(hello), {silent.get(), silent.get()}), IsOkAndHolds(true));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd leaving, ConnectUnix(address.name));
+    const std::string flight = Channel(Purpose::kLocal, Channel::Side::kConnects, credentials).Start();
+    EXPECT_THAT(SendUnix(leaving.get(), flight.substr(0, kPreambleBytes - 1), {}), IsOkAndHolds(true));
+    leaving.reset();
     std::vector<UniqueFd> crowd;
     for (int i = 0; i < 100; ++i) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd one, ConnectUnix(address.name));
@@ -260,6 +264,7 @@ TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
     EXPECT_THAT(ReceiveUnix(silent.get(), &message), StatusIs(Code::kUnavailable));
     EXPECT_EQ(rank(0)->refusals().count(Refusal::kNotOurs), 1);
     EXPECT_EQ(rank(0)->refusals().count(Refusal::kOldProtocol), 1);
+    EXPECT_EQ(rank(0)->refusals().count(Refusal::kGaveUp), 1);
     EXPECT_EQ(rank(0)->refusals().count(Refusal::kOtherWorld), 1);
     ExpectExchange(0, 1);
     ExpectExchange(1, 0);
