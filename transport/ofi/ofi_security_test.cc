@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/log_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -31,8 +32,9 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Code = absl::StatusCode;
 
 class OfiSecurityTest : public TransportWorldTest<OfiTransport>, public testing::WithParamInterface<SecurityLevel> {
@@ -249,17 +251,6 @@ TEST_P(OfiSecurityTest, TheLongestJobIdFits) {
   ExpectExchange(0, 1);
 }
 
-TEST_P(OfiSecurityTest, SaysThatDataIsNotProtected) {
-  Create(1);
-  const auto warning =
-      HasSubstr("\ndata over libfabric is not protected: whoever is on the fabric can read and change it\n");
-  if (GetParam() == SecurityLevel::kNone) {
-    EXPECT_THAT(rank(0)->DescribeChoice(), Not(warning));
-  } else {
-    EXPECT_THAT(rank(0)->DescribeChoice(), warning);
-  }
-}
-
 std::string Bytes(uint64_t number) {
   std::string bytes;
   AppendLittleEndian(&bytes, number);
@@ -356,15 +347,20 @@ TEST_P(OfiSecurityTest, RandomNoticesReachNobody) {
     const std::vector<unsigned char> payload = TestPayload(bytes, ++seed);
     return std::string(payload.begin(), payload.end());
   };
+  uint64_t too_long = 0;
   for (int kind = 0; kind < 256; kind += kind < 14 ? 1 : 60) {
+    const uint64_t tag = OfiNoticeTag(static_cast<OfiKind>(kind), 7);
     for (const size_t bytes : {size_t{0}, size_t{10}, kOfiNoticeBytes, kOfiNoticeBytes + 20, kOfiSlotBytes}) {
-      outsider_->Say(rank(0)->address(), OfiNoticeTag(static_cast<OfiKind>(kind), 7), noise(bytes));
+      outsider_->Say(rank(0)->address(), tag, noise(bytes));
     }
+    outsider_->Say(rank(0)->address(), tag, noise(kOfiSlotBytes + 1));
+    ++too_long;
   }
   LetRankZeroSee();
+  EXPECT_EQ(rank(0)->refusals().count(Refusal::kTooLong), too_long);
   const uint64_t noisy = rank(0)->refusals().total();
-  EXPECT_GT(noisy, 0u);
-  EXPECT_EQ(noisy, rank(0)->refusals().count(Refusal::kNotOurs));
+  EXPECT_GT(noisy, too_long);
+  EXPECT_EQ(noisy, too_long + rank(0)->refusals().count(Refusal::kNotOurs));
   // What begins well.
   Channel channel(Purpose::kFabric, Channel::Side::kConnects, OfiTestCredentials(GetParam()));
   OfiHello hello;
@@ -512,6 +508,26 @@ TEST_P(OfiSecretTest, AHandshakeThatHasBegunWellDoesNotMakeWay) {
   channel.Send(EncodeOfiHandshake(HandshakeOfRankOne()), &confirm);
   Say(OfiKind::kConfirm, 5, 1, confirm);
   EXPECT_TRUE(DriveAll([&] { return outsider_->heard().back().kind == OfiKind::kAnswer; }));
+}
+
+TEST_P(OfiSecurityTest, WhoCannotBeAnsweredIsTurnedAwayForThatReason) {
+  const auto say_from = [this](const std::string& address, uint64_t exchange) {
+    OfiHello hello;
+    hello.address = address;
+    Say(OfiKind::kHello, exchange, 1, EncodeOfiHello(hello));
+  };
+  LogLines log;
+  CreateWithOutsider();
+  say_from("four", 5);
+  LetRankZeroSee();
+  EXPECT_THAT(log.lines(),
+              ElementsAre(HasSubstr("no rank is there: libfabric fake: 4 bytes are no address of this provider")));
+  CreateWithOutsider();
+  constexpr uint64_t kAddressesMax = 32;
+  for (uint64_t i = 0; i <= kAddressesMax; ++i) say_from(Bytes(1000 + i), i);
+  LetRankZeroSee();
+  EXPECT_THAT(log.lines(), Contains(HasSubstr("no rank is there: 32 other such addresses were answered")));
+  EXPECT_EQ(rank(0)->refusals().count(Refusal::kOtherWorld), 1u);
 }
 
 // As version 1 said it, and is answered in its words.

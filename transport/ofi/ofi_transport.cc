@@ -87,11 +87,7 @@ absl::StatusOr<std::unique_ptr<WideTransport>> CreateOfiTransport(const WideTran
 }
 
 std::string OfiTransport::DescribeChoice() const {
-  std::string text = absl::StrCat("providers of libfabric:\n", Describe(candidates_), "\n");
-  if (options_.credentials.level != SecurityLevel::kNone) {
-    absl::StrAppend(&text, "data over libfabric is not protected: whoever is on the fabric can read and change it\n");
-  }
-  return text;
+  return absl::StrCat("providers of libfabric:\n", Describe(candidates_), "\n");
 }
 
 OfiTransport::OfiTransport(OfiTransportOptions options, std::vector<OfiCandidate> candidates, UniqueFd events,

@@ -74,8 +74,7 @@ class OfiTransport final : public WideTransport {
   const std::string& address() const override { return address_; }
   // The provider's name.
   const std::string& agreed() const override { return provider_; }
-  // All providers, the chosen one first, and why the others were not; and that data is not protected, where the world's level
-  // asks for protection.
+  // All providers, the chosen one first, and why the others were not.
   std::string DescribeChoice() const override;
 
   // Who was turned away by this rank. Thread-safe.

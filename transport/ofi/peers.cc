@@ -1,14 +1,12 @@
 #include "transport/ofi/peers.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
 #include <limits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "transport/net/socket.h"
 #include "transport/ofi/ofi_links.h"
@@ -26,13 +24,10 @@ constexpr std::chrono::milliseconds kOvertakenTime(100);
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
 
 // That nobody guesses; not 0.
-uint64_t RandomNumber() {
-  uint64_t number = 0;
-  while (number == 0) {
-    const ssize_t bytes = getrandom(&number, sizeof(number), 0);
-    LOCKSTEP_CHECK(bytes == ssize_t{sizeof(number)} || errno == EINTR) << "getrandom: errno " << errno;
-  }
-  return number;
+uint64_t NewToken() {
+  const absl::StatusOr<uint64_t> token = RandomNumber();
+  LOCKSTEP_CHECK(token.ok()) << token.status();
+  return *token;
 }
 
 }  // namespace
@@ -50,7 +45,7 @@ OfiPeers::OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono
       half_open_(HalfOpenMax(own_.world_size), connect_timeout),
       refusals_(absl::StrCat("ofi transport of rank ", own_.source)) {
   for (size_t i = 0; i < peers_.size(); ++i) {
-    peers_[i].own_token = RandomNumber();
+    peers_[i].own_token = NewToken();
     tokens_.emplace(peers_[i].own_token, Rank(static_cast<int>(i)));
   }
   for (int i = 0; i < slots; ++i) PostReceive();
@@ -99,7 +94,7 @@ bool OfiPeers::Open(Rank peer) {
     state.state = State::kHandshake;
     state.deadline = Deadline::After(connect_timeout_);
     ++handshaking_;
-    state.exchange = RandomNumber();
+    state.exchange = NewToken();
     state.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kConnects, credentials_);
     OfiHello hello;
     hello.address = endpoint_->address();
@@ -184,7 +179,12 @@ void OfiPeers::OnReceived(OfiPost* post, const OfiCompletion& completion) {
     if (self->status_.ok()) self->status_ = completion.status;
     return;
   }
-  if (completion.status.ok() && self->Handle(slot, completion)) return self->PostReceive();
+  if (truncated) {
+    self->refusals_.Note(Refusal::kTooLong, "somebody on the fabric",
+                         absl::StrCat("a notice of more than ", kOfiSlotBytes, " bytes"));
+  } else if (self->Handle(slot, completion)) {
+    return self->PostReceive();
+  }
   self->PostReceive(slot);
 }
 

@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/rank.h"
@@ -147,8 +148,10 @@ class OfiPeers {
   OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes,
                   const MessagePieces* pieces = nullptr);
   std::string DescribeAddress(const std::string& address) const;
-  // The endpoint number of somebody who is where no rank is known to be; -1 if there are too many.
-  int FindUnauthenticated(const std::string& address);
+  // The endpoint number of somebody who is where no rank is known to be.
+  // ERRORS  INVALID_ARGUMENT    this is no address of the provider
+  //         RESOURCE_EXHAUSTED  there are too many such addresses
+  absl::StatusOr<int> FindUnauthenticated(const std::string& address);
   // Of a number at the endpoint; -1 for an unauthenticated peer.
   Rank RankOf(int index) const;
 

@@ -113,9 +113,13 @@ void OfiPeers::RefuseVersion(const OfiNotice& notice, const OfiHello& hello) {
 void OfiPeers::Welcome(uint64_t id) {
   Incoming& incoming = incoming_.at(id);
   const bool known = incoming.source < peers_.size() && incoming.hello.address == addresses_[incoming.source];
-  incoming.index = known && incoming.source != own_.source ? peers_[incoming.source].index
-                                                           : FindUnauthenticated(incoming.hello.address);
-  if (incoming.index < 0) return TurnAway(id, Refusal::kOtherWorld, "no rank is there, and too many like it have come");
+  const absl::StatusOr<int> index = known && incoming.source != own_.source
+                                        ? peers_[incoming.source].index
+                                        : FindUnauthenticated(incoming.hello.address);
+  if (!index.ok()) {
+    return TurnAway(id, Refusal::kOtherWorld, absl::StrCat("no rank is there: ", index.status().message()));
+  }
+  incoming.index = *index;
   incoming.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kListens, credentials_);
   (void)incoming.channel->Start();
   std::string plain, to_send;
@@ -207,13 +211,14 @@ void OfiPeers::HandleAnswer(Rank peer, absl::string_view bytes) {
   BecomeGone(peer, Annotate(OfiRefusalStatus(answer.refusal, HandshakeFor(peer)), "the peer refused the connection"));
 }
 
-int OfiPeers::FindUnauthenticated(const std::string& address) {
+absl::StatusOr<int> OfiPeers::FindUnauthenticated(const std::string& address) {
   if (const auto found = unauthenticated_.find(address); found != unauthenticated_.end()) return found->second;
-  if (unauthenticated_.size() >= kUnauthenticatedMax || address.size() > kOfiAddressBytesMax) return -1;
-  const absl::StatusOr<int> index = endpoint_->AddPeer(address);
-  if (!index.ok()) return -1;
-  unauthenticated_.emplace(address, *index);
-  return *index;
+  if (unauthenticated_.size() >= kUnauthenticatedMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(kUnauthenticatedMax, " other such addresses were answered"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int index, endpoint_->AddPeer(address));
+  unauthenticated_.emplace(address, index);
+  return index;
 }
 
 }  // namespace lockstep
