@@ -28,8 +28,8 @@ class ByteStream {
   static constexpr size_t kLentBytesMin = size_t{32} << 10;
 
   // How many bytes the stream took from the pieces, in their order, or a negative errno: -EAGAIN when it takes none
-  // now, -EPIPE when nobody will read them. After less than all of them the next call begins with the rest, from the same memory and at
-  // least as long: it may be on its way already.
+  // now, -EPIPE when nobody will read them. After -EAGAIN, or less than all of them, the next call begins with what is left, from the same
+  // memory and at least as long: it may be sealed already, and on its way.
   virtual ssize_t Write(const iovec* pieces, int count) = 0;
 
   // How many bytes were put into the pieces, 0 at the end of the stream, or a negative errno: -EAGAIN when none are

@@ -5,11 +5,8 @@
 //   record  = bytes:u32 key:u32 sequence:u64 payload tag:16      little-endian
 //
 // `bytes` is the payload's length, from 1 to kRecordPayloadBytesMax. `sequence` counts records from 0; `key` counts keys, of which each
-// seals so many records. Header and payload are sealed by AES-256-GCM (transport/secure/cipher.h) under the sequence number: at level
-// authenticate the payload is as it is, at level encrypt it is ciphered.
-//
-//   secret_0 = Channel::Export     secret_(n+1) = HKDF-Expand(secret_n, "next", 48)
-//   key_n = HKDF-Expand(secret_n, "key", 32), the base of its nonces HKDF-Expand(secret_n, "iv", 12)
+// seals kRecordsPerKey records (record_keys.h). Header and payload are sealed by AES-256-GCM (transport/secure/cipher.h) under the
+// sequence number: at level authenticate the payload is as it is, at level encrypt it is ciphered.
 //
 // A stream that is cut between two records ends as one that was closed does, or whose writer died: all are errors to whoever waits for a
 // message. One that is cut inside a record says so.
@@ -24,10 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "transport/link/byte_stream.h"
-#include "transport/secure/channel.h"
+#include "transport/link/record_keys.h"
 #include "transport/secure/cipher.h"
 #include "transport/secure/credentials.h"
 
@@ -39,55 +35,6 @@ inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + RecordCipher
 inline constexpr size_t kRecordCutBytes = size_t{64} << 10;
 inline constexpr size_t kRecordPayloadBytesMax = kRecordCutBytes + 64;
 inline constexpr size_t kRecordBytesMax = kRecordPayloadBytesMax + kRecordOverheadBytes;
-// 64 GiB: far from the 2^24.5 full records of 16 KiB that RFC 8446, section 5.5, allows a key of AES-GCM.
-inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
-
-// From which the keys of one direction follow. Overwritten with zeros at its end.
-class RecordSecret {
- public:
-  static constexpr size_t kBytes = 48;
-
-  // What both ends of a channel derive alike; another one for each context.
-  static RecordSecret Of(const Channel& channel, absl::string_view context);
-  explicit RecordSecret(const std::array<char, kBytes>& bytes) : bytes_(bytes) {}
-  RecordSecret(const RecordSecret&) = default;
-  RecordSecret& operator=(const RecordSecret&) = default;
-  ~RecordSecret();
-
-  DirectionKey Key() const;
-  // From which the next key follows.
-  void Step();
-
- private:
-  RecordSecret() = default;
-  void Expand(absl::string_view label, void* out, size_t bytes) const;
-
-  std::array<char, kBytes> bytes_;
-};
-
-// The records of one direction as both ends count them. Externally synchronised.
-class RecordSequence {
- public:
-  // The level is not kNone.
-  RecordSequence(SecurityLevel level, const RecordSecret& secret, uint64_t records_per_key);
-
-  bool encrypts() const { return mode_ == CipherMode::kEncrypt; }
-  uint64_t number() const { return number_; }
-  uint32_t key() const { return key_; }
-  RecordCipher* cipher() const { return cipher_.get(); }
-  // The next record is due, under the next key if that is the time for it.
-  void Step();
-
- private:
-  void MakeCipher();
-
-  const CipherMode mode_;
-  const uint64_t records_per_key_;
-  RecordSecret secret_;
-  std::unique_ptr<RecordCipher> cipher_;
-  uint64_t number_ = 0;
-  uint32_t key_ = 0;
-};
 
 // How many records go into one call of the stream below at most: a header and 256 KiB. More would not stay in the processor's cache.
 inline constexpr int kRecordBatch = 5;
@@ -100,8 +47,8 @@ inline constexpr size_t kRecordReadBytes = 16 * kRecordBytesMax;
 // Bytes that do not fit into one record are cut every kRecordCutBytes, but for a short first piece, a message's header, that has a record
 // of its own: so the payload is deciphered straight to where it goes.
 //
-// It takes the bytes of a record when all of the record has left. So after a call that took less than it was given, the next one begins
-// with the rest of the same pieces: they may be sealed already, and on their way.
+// It takes the bytes of a record when all of the record has left. So the next call begins with what is left of the same pieces, even after
+// -EAGAIN: they may be sealed already, and on their way.
 class RecordWriter final : public ByteStream {
  public:
   RecordWriter(std::unique_ptr<ByteStream> stream, SecurityLevel level, const RecordSecret& secret,

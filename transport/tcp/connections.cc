@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/link/record_stream.h"
 #include "transport/tcp/kernel_tls.h"
 #include "transport/tcp/opening.h"
 

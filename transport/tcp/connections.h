@@ -34,7 +34,7 @@
 #include "transport/link/byte_stream.h"
 #include "transport/link/link.h"
 #include "transport/link/link_table.h"
-#include "transport/link/record_stream.h"
+#include "transport/link/record_keys.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/handshake.h"

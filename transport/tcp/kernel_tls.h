@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "transport/link/byte_stream.h"
-#include "transport/link/record_stream.h"
+#include "transport/link/record_keys.h"
 #include "transport/secure/cipher.h"
 #include "transport/tcp/tcp_stream.h"
 

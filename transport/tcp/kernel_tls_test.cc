@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport_testing.h"
 #include "transport/link/byte_stream.h"
-#include "transport/link/record_stream.h"
+#include "transport/link/record_keys.h"
 #include "transport/net/epoll.h"
 #include "transport/net/socket.h"
 #include "transport/secure/cipher.h"
