@@ -280,6 +280,13 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
 absl::StatusOr<SocketAddress> LocalAddress(int socket) { return AddressFrom(getsockname, "getsockname", socket); }
 absl::StatusOr<SocketAddress> PeerAddress(int socket) { return AddressFrom(getpeername, "getpeername", socket); }
 
+bool StaysOnHost(int socket) {
+  const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
+  const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
+  if (!local.ok() || !peer.ok()) return false;
+  return peer->loopback() || local->WithPort(0) == peer->WithPort(0);
+}
+
 absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer) {
   for (;;) {
     sockaddr_storage storage = {};

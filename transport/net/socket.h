@@ -63,6 +63,9 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 absl::StatusOr<SocketAddress> LocalAddress(int socket);
 absl::StatusOr<SocketAddress> PeerAddress(int socket);
 
+// Whether a connected socket's other end is on this host, in the same network namespace. False where that cannot be told.
+bool StaysOnHost(int socket);
+
 // One accepted connection; an invalid descriptor when none is waiting.
 absl::StatusOr<UniqueFd> Accept(int listener, SocketAddress* peer);
 

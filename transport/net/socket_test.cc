@@ -329,6 +329,14 @@ TEST(ReceiveAll, WhatIsThereIsTakenEvenAfterTheDeadline) {
   EXPECT_THAT(ReceiveAll(pair.server.get(), received, 0, Deadline::Now()), IsOk());
 }
 
+TEST(StaysOnHost, IsSoOnLoopbackAndUnknownOfASocketWithoutAPeer) {
+  const Pair pair = MakePair(Loopback());
+  EXPECT_TRUE(StaysOnHost(pair.client.get()));
+  EXPECT_TRUE(StaysOnHost(pair.server.get()));
+  const UniqueFd alone = *Listen(Loopback());
+  EXPECT_FALSE(StaysOnHost(alone.get()));
+}
+
 TEST(DiscardUnread, LetsThePeerReadWhatWasSaidLast) {
   Pair pair = MakePair(Loopback());
   ASSERT_THAT(SendAll(pair.client.get(), std::string(4096, 'x').data(), 4096, Soon()), IsOk());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
+#include "transport/tcp/protection.h"
 
 namespace lockstep {
 namespace {

@@ -16,6 +16,7 @@
 #include "transport/link/record_stream.h"
 #include "transport/tcp/kernel_tls.h"
 #include "transport/tcp/opening.h"
+#include "transport/tcp/protection.h"
 
 namespace lockstep {
 namespace {

@@ -7,14 +7,11 @@
 #include <cerrno>
 #include <fstream>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/clipped.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/secure/cipher.h"
-#include "transport/tcp/kernel_tls.h"
 
 namespace lockstep {
 namespace {
@@ -35,37 +32,7 @@ absl::Status SetCongestionControl(int socket, const std::string& name) {
                      absl::StrCat("congestion control '", Clipped(name), "' (this system allows: ", allowed, ")"));
 }
 
-// Whether a connected socket's other end is on this host, in the same network namespace.
-bool StaysOnHost(int socket) {
-  const absl::StatusOr<SocketAddress> local = LocalAddress(socket);
-  const absl::StatusOr<SocketAddress> peer = PeerAddress(socket);
-  if (!local.ok() || !peer.ok()) return false;
-  return peer->loopback() || local->WithPort(0) == peer->WithPort(0);
-}
-
 }  // namespace
-
-bool WantsRecords(int socket, const TcpTransportOptions& options) {
-  switch (options.credentials.level) {
-    case SecurityLevel::kNone:
-      return false;
-    case SecurityLevel::kAuthenticate:
-      return options.records_on_one_host || !StaysOnHost(socket);
-    case SecurityLevel::kEncrypt:
-      break;
-  }
-  return true;
-}
-
-KernelTls* UsableKernelTls(const TcpTransportOptions& options) {
-  if (options.credentials.level != SecurityLevel::kEncrypt || options.sockets != 1) return nullptr;
-  if (options.kernel_tls == nullptr && CipherBackendVersion(CipherBackend::kIpsecMb).ok()) return nullptr;
-  KernelTls* const kernel = options.kernel_tls != nullptr ? options.kernel_tls : KernelTls::OfSystem();
-  const absl::Status usable = kernel->Check();
-  LOCKSTEP_LOG(kInfo) << "tcp transport: " << (usable.ok() ? "TLS" : "no TLS") << " by the kernel"
-                      << (usable.ok() ? "" : ": ") << usable.message();
-  return usable.ok() ? kernel : nullptr;
-}
 
 void Tune(int socket, const SocketTuning& tuning) {
   if (!tuning.congestion_control.empty() || StaysOnHost(socket)) {

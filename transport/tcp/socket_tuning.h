@@ -58,13 +58,6 @@ struct TcpTransportOptions : WorldIdentity {
   KernelTls* kernel_tls = nullptr;
 };
 
-// The one whose TLS connections have, or null: at kEncrypt, with one socket a connection, if it can. Its streams do not work in stripes.
-KernelTls* UsableKernelTls(const TcpTransportOptions& options);
-
-// Whether messages on a connected socket travel in records: always at kEncrypt, and at kAuthenticate if they leave the host. Both ends find
-// the same as long as nothing between them changes addresses.
-bool WantsRecords(int socket, const TcpTransportOptions& options);
-
 // Sets this on a connected socket. Logs at debug level what it cannot have: the connection works without.
 void Tune(int socket, const SocketTuning& tuning);
 
