@@ -45,6 +45,12 @@ absl::Status SendToNew(int socket, absl::string_view bytes) {
   return sent.status();
 }
 
+// Of a hello that is turned away.
+Refusal RefusalOf(const absl::StatusOr<ShmHello>& hello) {
+  if (hello.ok()) return Refusal::kOtherWorld;
+  return absl::IsInvalidArgument(hello.status()) ? Refusal::kBroken : Refusal::kOtherVersion;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalPeers>> LocalPeers::Create(ShmExpectation self, const Credentials& credentials,
@@ -307,8 +313,7 @@ void LocalPeers::TakeHello(HalfOpenPeer* half_open, UnixMessage message) {
         absl::StrCat("rank ", hello->source.value(), " is connected already: is it claimed by two processes?"));
   }
   if (!verdict.ok()) {
-    refusals_.Note(hello.ok() ? Refusal::kOtherWorld : Refusal::kBroken, half_open->source,
-                   absl::StrCat("it was told: ", verdict.message()));
+    refusals_.Note(RefusalOf(hello), half_open->source, absl::StrCat("it was told: ", verdict.message()));
     (void)SendUnix(half_open->socket.get(), EncodeAnswer(verdict), {});
     return;
   }
