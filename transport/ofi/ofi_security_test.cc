@@ -495,11 +495,11 @@ TEST_P(OfiSecretTest, AHandshakeThatHasBegunWellDoesNotMakeWay) {
   ASSERT_TRUE(AwaitHeard(1));
   const std::string flight = outsider_->heard().back().payload;
 
-  OfiHello stranger;
-  stranger.address = name;
-  stranger.flight = hello.flight.substr(0, kPreambleBytes - 1);
+  OfiHello unfinished;
+  unfinished.address = name;
+  unfinished.flight = hello.flight.substr(0, kPreambleBytes - 1);
   constexpr uint64_t kHellos = 50;
-  for (uint64_t i = 0; i < kHellos; ++i) Say(OfiKind::kHello, 100 + i, 1, EncodeOfiHello(stranger));
+  for (uint64_t i = 0; i < kHellos; ++i) Say(OfiKind::kHello, 100 + i, 1, EncodeOfiHello(unfinished));
   LetRankZeroSee();
   EXPECT_GT(rank(0)->refusals().count(Refusal::kCrowded), 0u);
 
@@ -522,12 +522,13 @@ TEST_P(OfiSecurityTest, WhoCannotBeAnsweredIsTurnedAwayForThatReason) {
   LetRankZeroSee();
   EXPECT_THAT(log.lines(),
               ElementsAre(HasSubstr("no rank is there: libfabric fake: 4 bytes are no address of this provider")));
+  EXPECT_EQ(rank(0)->refusals().count(Refusal::kBroken), 1u);
   CreateWithOutsider();
   constexpr uint64_t kAddressesMax = 32;
   for (uint64_t i = 0; i <= kAddressesMax; ++i) say_from(Bytes(1000 + i), i);
   LetRankZeroSee();
   EXPECT_THAT(log.lines(), Contains(HasSubstr("no rank is there: 32 other such addresses were answered")));
-  EXPECT_EQ(rank(0)->refusals().count(Refusal::kOtherWorld), 1u);
+  EXPECT_EQ(rank(0)->refusals().count(Refusal::kCrowded), 1u);
 }
 
 // As version 1 said it, and is answered in its words.

@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kSlabSlots = 64;
-// Handshakes that others begin, at once: for each rank two, as a second process may claim to be it, and so many of strangers.
+// Handshakes that others begin, at once: for each rank two, as a second process may claim to be it, and so many of unauthenticated peers.
 size_t HalfOpenMax(uint32_t world_size) { return 2 * size_t{world_size} + 32; }
 // How long messages may still come that a disconnect has overtaken.
 constexpr std::chrono::milliseconds kOvertakenTime(100);

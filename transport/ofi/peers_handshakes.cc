@@ -117,7 +117,8 @@ void OfiPeers::Welcome(uint64_t id) {
                                         ? peers_[incoming.source].index
                                         : FindUnauthenticated(incoming.hello.address);
   if (!index.ok()) {
-    return TurnAway(id, Refusal::kOtherWorld, absl::StrCat("no rank is there: ", index.status().message()));
+    const Refusal refusal = absl::IsResourceExhausted(index.status()) ? Refusal::kCrowded : Refusal::kBroken;
+    return TurnAway(id, refusal, absl::StrCat("no rank is there: ", index.status().message()));
   }
   incoming.index = *index;
   incoming.channel = std::make_unique<Channel>(Purpose::kFabric, Channel::Side::kListens, credentials_);
