@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "launch/job_secret.h"
 #include "launch/output_relay.h"
@@ -321,9 +321,8 @@ LaunchResult Job::Result() const {
 }
 
 absl::StatusOr<std::string> RandomJobId() {
-  uint64_t bits;
-  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) return ErrnoStatus(errno, "draw a random job id");
-  return absl::StrFormat("%016x", bits);
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t number, RandomNumber());
+  return absl::StrFormat("%016x", number);
 }
 
 // On the loopback interface: all ranks are on this host.

@@ -3,13 +3,13 @@
 #include <poll.h>
 
 #include <numeric>
-#include <random>
 #include <thread>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "transport/control/control_store.h"
 #include "transport/secure/channel.h"
@@ -37,13 +37,6 @@ constexpr milliseconds kProbeTime(1000);
 // replace it.
 constexpr milliseconds kBeliefTime(500);
 constexpr size_t kJobIdBytesMax = 512;
-
-uint64_t NewWorldId() {
-  std::random_device random;
-  uint64_t id = 0;
-  while (id == 0) id = uint64_t{random()} << 32 | random();
-  return id;
-}
 
 // The connection of a rank that the coordinator has welcomed.
 struct Welcomed {
@@ -359,7 +352,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   coordinator_options.bind_address = options.coordinator_bind_address;
   coordinator_options.size = options.size;
   coordinator_options.job_id = options.job_id;
-  coordinator_options.world_id = NewWorldId();
+  LOCKSTEP_ASSIGN_OR_RETURN(coordinator_options.world_id, RandomNumber());
   coordinator_options.peer_timeout = options.peer_timeout;
   coordinator_options.self = ThisProcess(options.rank);
   coordinator_options.why_missing = options.why_missing;

@@ -1,6 +1,5 @@
 #include "transport/store/store_tcp_server.h"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -52,14 +51,6 @@ constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListener = 1;
 constexpr uint64_t kSecretListener = 2;
 constexpr uint64_t kFirstClient = 3;
-
-// Takes what has come, unread: closing a socket before that takes back what was sent last.
-void DiscardInput(const UniqueFd& socket) {
-  char bytes[kHandshakeBytesMax];
-  (void)recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-}
-
-UniqueFd CopyOf(const UniqueFd& descriptor) { return UniqueFd(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)); }
 
 }  // namespace
 
@@ -250,10 +241,10 @@ class TcpStoreServer::Loop {
       if (someone) {
         refusals_.Note(Refusal::kCrowded, peer.ToString(), "there is no descriptor for its connection");
         (void)send(socket->get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        DiscardInput(*socket);
+        DiscardUnread(socket->get());
         socket->reset();
       }
-      spare_ = CopyOf(stop_event_);
+      spare_ = Duplicate(stop_event_.get());
     }
   }
 
@@ -264,7 +255,7 @@ class TcpStoreServer::Loop {
       // Out of descriptors, most likely. One for a moment does.
       spare_.reset();
       status = HandOutSecret(listener.get(), *options_.credentials.secret, &refusals_);
-      spare_ = CopyOf(stop_event_);
+      spare_ = Duplicate(stop_event_.get());
       if (status.ok()) continue;
       LOCKSTEP_LOG(kWarning) << "store server: " << status;
       // As above.
@@ -399,7 +390,7 @@ class TcpStoreServer::Loop {
     Client& client = entry->second;
     // What tells it why.
     (void)Flush(&client);
-    DiscardInput(client.socket);
+    DiscardUnread(client.socket.get());
     // A client that leaves is daily life.
     if (client.channel.refusal() != Refusal::kCount) {
       refusals_.Note(client.channel.refusal(), client.peer.ToString(), reason.message());
@@ -480,7 +471,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const std
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_event.valid()) return ErrnoStatus(errno, "eventfd");
-  UniqueFd spare = CopyOf(stop_event);
+  UniqueFd spare = Duplicate(stop_event.get());
   if (!spare.valid()) return ErrnoStatus(errno, "a spare descriptor");
   auto loop =
       std::make_unique<Loop>(options, absl::StrCat("store server ", bound.front().ToString()), std::move(listeners),

@@ -21,12 +21,6 @@ constexpr int kAcceptedPerTurn = 16;
 constexpr int kAdvancedPerTurn = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
-// What a refused peer has sent: a socket that is closed with unread data resets the connection.
-void Discard(int socket) {
-  char unread[kHelloBodyBytesMax];
-  (void)recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(const TcpTransportOptions& options) {
@@ -181,7 +175,7 @@ Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {
     const Refusal refusal = opening->channel().refusal();
     if (refusal != Refusal::kCount || absl::IsDataLoss(there.status())) {
       refusals_.Note(refusal, pending->peer.ToString(), there.status().message());
-      Discard(socket);
+      DiscardUnread(socket);
     } else {
       refusals_.Note(Refusal::kGaveUp, pending->peer.ToString(), "");  // perhaps because it crossed one of ours
     }
@@ -208,7 +202,7 @@ void Acceptor::SendAnswer(int socket, Opening* opening, const Answer& answer) {
   unsigned char bytes[kAnswerBytes];
   EncodeAnswer(answer, bytes);
   (void)opening->Say(socket, absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)));
-  if (answer.verdict != Verdict::kAccepted) Discard(socket);
+  if (answer.verdict != Verdict::kAccepted) DiscardUnread(socket);
 }
 
 }  // namespace lockstep
