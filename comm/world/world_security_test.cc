@@ -159,7 +159,12 @@ TEST_F(WorldSecurityTest, EachLevelWorks) {
 
 TEST_F(WorldSecurityTest, RecordsInsideAHostByRequest) {
   setenv("LOCKSTEP_SECURITY_LOCAL", "1", 1);
-  ExpectWork(Meet([](int, WorldOptions* options) { options->transport = "tcp"; }));
+  const std::vector<WorldOrError> worlds = Meet([](int, WorldOptions* options) { options->transport = "tcp"; });
+  ExpectWork(worlds);
+  for (const WorldOrError& world : worlds) {
+    EXPECT_THAT((*world)->communicator()->Describe(),
+                HasSubstr("data is tagged between hosts, and inside a host over TCP"));
+  }
 }
 
 TEST_F(WorldSecurityTest, AStoreOfTheCallersCarriesASecret) {
@@ -232,6 +237,24 @@ TEST_F(WorldSecurityTest, NoneIsWarnedOfOnce) {
   int warnings = 0;
   for (const std::string& line : log.lines()) warnings += line.find("security is none") != std::string::npos;
   EXPECT_EQ(warnings, 1);
+}
+
+TEST_F(WorldSecurityTest, AnEncryptedWorldGoesOverLibfabricOnlyIfAllowed) {
+  const auto over_ofi = [] {
+    return Meet([](int, WorldOptions* options) {
+      options->security = "encrypt";
+      options->transport = "ofi";
+    });
+  };
+  for (const WorldOrError& world : over_ofi()) {
+    EXPECT_THAT(world.status(),
+                StatusIs(Code::kFailedPrecondition,
+                         AllOf(HasSubstr("security is encrypt"), HasSubstr("LOCKSTEP_SECURITY_UNPROTECTED=ofi"))));
+  }
+  setenv("LOCKSTEP_SECURITY_UNPROTECTED", "ofi", 1);
+  const std::vector<WorldOrError> worlds = over_ofi();
+  if (absl::IsUnavailable(worlds[0].status())) GTEST_SKIP() << worlds[0].status();
+  ExpectWork(worlds);
 }
 
 TEST_F(WorldSecurityTest, EncryptionDoesNotGoUnprotectedUnlessAllowed) {

@@ -1,5 +1,6 @@
 // Ranks as processes that are killed and stopped. Method: each process follows the test's commands, and what a rank
-// heard of a failure is compared word for word with what the others heard. All with a secret that rank 0 draws.
+// heard of a failure is compared word for word with what the others heard. At the level that LOCKSTEP_SECURITY says, with a secret that
+// rank 0 draws.
 
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/env.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
@@ -23,6 +26,7 @@
 #include "tests/processes.h"
 #include "transport/control/control.h"
 #include "transport/control/control_testing.h"
+#include "transport/secure/credentials.h"
 #include "transport/store/store_file.h"
 #include "transport/transport.h"
 
@@ -46,6 +50,9 @@ LOCKSTEP_RANK_FUNCTION(ControlRank) {
   int timeout_ms = 0;
   if (!absl::SimpleAtoi(self.arguments()[1], &timeout_ms)) return absl::InvalidArgumentError("timeout");
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> store, FileStore::Open(self.arguments()[0], Soon()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int> level, GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames));
+  Credentials credentials = Secured();
+  if (level.has_value()) credentials.level = static_cast<SecurityLevel>(*level);
   FailureLog log;
   std::unique_ptr<ControlChannel> channel;
   for (;;) {
@@ -54,7 +61,7 @@ LOCKSTEP_RANK_FUNCTION(ControlRank) {
     absl::Status result;
     if (*command == "create") {
       ControlOptions options = OptionsOf(self.rank(), self.size(), milliseconds(timeout_ms), &log);
-      options.credentials = Secured();
+      options.credentials = credentials;
       auto created = ControlChannel::Create(std::move(options), store.get(), Soon());
       result = created.status();
       if (created.ok()) channel = *std::move(created);
