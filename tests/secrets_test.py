@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""A job's secret is found nowhere but where it belongs: not in what the job writes, not in the arguments and environments of its
-processes, not in their memory but for what is left out of core files. And no other user gets at it.
+"""The secrets of a job and of its world, and the keys that follow from them, are found nowhere but where they belong: not in what the job
+writes, not in the arguments and environments of its processes, not in their memory but for what is left out of core files. And no other
+user gets at them.
 
-Method: two ranks train under lockstep-run, with all that there is to log and to trace, run into an error and describe themselves. While
-they train, all of it is searched for the secret as bytes, in hex and in Base64. Values that are planted there on purpose are found.
+Method: two ranks train, with all that there is to log and to trace, run into an error and describe themselves. While they train, all of it
+is searched for the secrets as bytes, in hex and in Base64, and for the pre-shared key of every purpose and level. What is not known
+otherwise is read from the memory in which ranks keep secrets. Values that are planted on purpose are found, and so is the key of a
+handshake that is under way: it shows that the keys are computed as the library does.
 """
 
 import array
 import base64
 import hashlib
+import hmac
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +24,14 @@ import time
 import unittest
 
 ANOTHER_USER = 12345
+SETUP_TIMEOUT_MS = 10_000
 PIECE_BYTES = 4 << 20
+PAGE_BYTES = 4096
+SECRET_BYTES = 32
+# transport/secure/channel.h
+MAGIC, VERSION = b'LKSP', 1
+PURPOSES = {'store': 1, 'control': 2, 'data': 3, 'local': 4, 'fabric': 5}
+LEVELS = {'authenticate': 1, 'encrypt': 2}
 
 
 def planted(where):
@@ -33,10 +45,19 @@ def planted(where):
 def train(folder):
     import lockstep  # pylint: disable=import-outside-toplevel
 
-    communicator = lockstep.init(timeout_ms=60_000)
-    rank = communicator.rank
+    rank = int(os.environ['LOCKSTEP_RANK'])
     kept = [planted(f'memory {rank}'), planted(f'memory {rank} in hex').hex()]
-    print(communicator.describe(), 'planted:', planted('output').hex(), flush=True)
+    print('planted:', planted('output').hex(), flush=True)
+    ready, stop = pathlib.Path(folder, f'ready.{rank}'), pathlib.Path(folder, 'stop')
+    try:
+        communicator = lockstep.init(timeout_ms=60_000, setup_timeout_ms=SETUP_TIMEOUT_MS)
+    except lockstep.Error as error:
+        print('error:', error, flush=True)
+        ready.touch()
+        while not stop.exists():
+            time.sleep(0.05)
+        return
+    print(communicator.describe(), flush=True)
     gradient = array.array('f', [1] * 1000)
     reducer = lockstep.Reducer(communicator, [('p', (1000,))])
 
@@ -52,12 +73,12 @@ def train(folder):
         except lockstep.Error as error:
             print('error:', error, another.flight_records(), flush=True)
     print(communicator.flight_records(), flush=True)
-    pathlib.Path(folder, f'trains.{rank}').touch()
-    stop = array.array('f', [0])
-    while not stop[0]:
+    ready.touch()
+    stops = array.array('f', [0])
+    while not stops[0]:
         step()
-        stop[0] = float(rank == 0 and pathlib.Path(folder, 'stop').exists())
-        communicator.all_reduce(stop)
+        stops[0] = float(rank == 0 and stop.exists())
+        communicator.all_reduce(stops)
     reducer.close()
     assert len(kept) == 2
 
@@ -69,6 +90,18 @@ def forms_of(secret):
     text = base64.b64encode(secret).rstrip(b'=')
     return {'as bytes': secret, 'in hex': secret.hex().encode(), 'in upper-case hex': secret.hex().upper().encode(), 'in Base64': text,
             'in URL-safe Base64': base64.urlsafe_b64encode(secret).rstrip(b'=')}
+
+
+def key_of(secret, purpose, level):
+    """The pre-shared key of a handshake: HKDF-Expand of RFC 5869 with SHA-384, of which it is one block."""
+    return hmac.digest(secret, f'lockstep {VERSION} {purpose} {level}'.encode() + b'\1', 'sha384')
+
+
+def keys_of(secret, whose):
+    """{name: key}: what follows from a secret, and is worth as much for one purpose."""
+    keys = {f'{whose} key for {purpose} at {level}': key_of(secret, purpose, level) for purpose in PURPOSES for level in LEVELS}
+    # What TLS goes on with (RFC 8446, 7.1): HKDF-Extract.
+    return {**keys, **{f'early secret of {name}': hmac.digest(bytes(48), key, 'sha384') for name, key in keys.items()}}
 
 
 def job_of(launcher):
@@ -104,7 +137,13 @@ def memory_of(process, dumped=True):
                 if not piece:
                     break
                 yield f'memory of process {process} at {at:x} ({name})', piece
-                at += max(1, len(piece) - 128) if at + len(piece) < end else len(piece)
+                at += max(1, len(piece) - PAGE_BYTES) if at + len(piece) < end else len(piece)
+
+
+def secrets_of(process):
+    """Where a process keeps secrets (transport/secure/secret.cc): pages that no core file has, of a secret, a byte that is 1, and zeros."""
+    return {piece[at:at + SECRET_BYTES] for _, piece in memory_of(process, dumped=False) for at in range(0, len(piece), PAGE_BYTES)
+            if piece[at + SECRET_BYTES:at + PAGE_BYTES] == b'\1'.ljust(PAGE_BYTES - SECRET_BYTES, b'\0')}
 
 
 def everything(job, folder):
@@ -151,40 +190,63 @@ def as_another_user(look):
 
 
 class Secrets(unittest.TestCase):
+    maxDiff = None
 
     def setUp(self):
         work = tempfile.TemporaryDirectory()
         self.addCleanup(work.cleanup)
         self.folder = pathlib.Path(work.name, 'written')
         self.folder.mkdir()
-        self.secret_file = pathlib.Path(work.name, 'secret')
+        self.secrets = pathlib.Path(work.name, 'secrets')
+        self.secrets.mkdir()
+        self.root = pathlib.Path.cwd()
+        self.started = []
 
-    def start(self, **environment):
-        """Starts a job. Its ranks train when this returns."""
-        root = pathlib.Path.cwd()
-        launcher = root / 'python/lockstep/_lib/lockstep-run'
-        python = '/usr/bin/python3'
-        with open(self.folder / 'output', 'wb') as output:
-            self.launcher = subprocess.Popen(
-                [launcher, '-n', '2', python, __file__, 'train', self.folder, planted('cmdline').hex()], stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT,
-                env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(root / 'python'), 'PYTHONDONTWRITEBYTECODE': '1',
+    def start(self, command, environment):
+        """Starts a program of the job. It writes to `output`."""
+        with open(self.folder / 'output', 'ab') as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(self.root / 'python'), 'PYTHONDONTWRITEBYTECODE': '1',
                      'LOCKSTEP_LOG': 'trace', 'LOCKSTEP_TRACE': str(self.folder / 'trace'), 'PLANTED': planted('environ').hex(),
-                     'LOCKSTEP_TRANSPORT': 'tcp', **environment})
-        self.addCleanup(self.launcher.wait, 60)
-        self.addCleanup(self.launcher.terminate)
+                     **environment})
+        self.addCleanup(process.wait, 60)
+        self.addCleanup(process.terminate)
+        self.started.append(process)
+        return process.pid
+
+    def launch(self, **environment):
+        """Starts two ranks by lockstep-run. They train when this returns."""
+        self.launcher = self.start([self.root / 'python/lockstep/_lib/lockstep-run', '-n', '2', *self.rank_command()], environment)
+        self.await_ranks()
+        job = job_of(self.launcher)
+        self.ranks = [process for process in job if b'\0LOCKSTEP_RANK=' in pathlib.Path(f'/proc/{process}/environ').read_bytes()]
+        self.ranks.sort(key=lambda process: b'\0LOCKSTEP_RANK=1\0' in pathlib.Path(f'/proc/{process}/environ').read_bytes())
+        self.assertEqual(len(self.ranks), 2, job)
+
+    def start_ranks(self, *environments):
+        """Starts the ranks alone, with these variables. They train, or have an error, when this returns."""
+        size = str(len(environments))
+        self.ranks = [self.start(self.rank_command(), {'LOCKSTEP_RANK': str(rank), 'LOCKSTEP_WORLD_SIZE': size,
+                                                       'LOCKSTEP_LOCAL_RANK': str(rank), 'LOCKSTEP_LOCAL_WORLD_SIZE': size, **environment})
+                      for rank, environment in enumerate(environments)]
+        self.await_ranks()
+
+    def rank_command(self):
+        return ['/usr/bin/python3', __file__, 'train', self.folder, planted('cmdline').hex()]
+
+    def await_ranks(self):
         deadline = time.monotonic() + 60
-        while not all((self.folder / f'trains.{rank}').exists() for rank in range(2)):
+        while not all((self.folder / f'ready.{rank}').exists() for rank in range(2)):
             self.assertLess(time.monotonic(), deadline, self.output())
-            self.assertIsNone(self.launcher.poll(), self.output())
+            for process in self.started:
+                self.assertIsNone(process.poll(), self.output())
             time.sleep(0.05)
-        self.job = job_of(self.launcher.pid)
-        self.ranks = [process for process in self.job if b'\0LOCKSTEP_RANK=' in pathlib.Path(f'/proc/{process}/environ').read_bytes()]
-        self.assertEqual(len(self.ranks), 2, self.job)
 
     def end(self):
         (self.folder / 'stop').touch()
-        self.assertEqual(self.launcher.wait(60), 0, self.output())
+        for process in self.started:
+            self.assertEqual(process.wait(60), 0, self.output())
 
     def output(self):
         return (self.folder / 'output').read_text(errors='replace')
@@ -194,44 +256,106 @@ class Secrets(unittest.TestCase):
         variables = pathlib.Path(f'/proc/{self.ranks[0]}/environ').read_text().split('\0')
         return dict(variable.split('=', 1) for variable in variables if variable)[name]
 
-    def expect_found_nowhere(self, secret):
-        self.assertEqual(len(secret), 32)
+    def draw(self, name):
+        """A file with a secret: (its path, the secret)."""
+        secret = os.urandom(SECRET_BYTES)
+        path = self.secrets / name
+        path.touch(0o600)
+        path.write_text(secret.hex() + '\n')
+        return str(path), secret
+
+    def secrets_in_use(self):
+        """(the job's, the world's), as rank 0 keeps both and rank 1 the latter."""
+        of_rank_0, of_rank_1 = (secrets_of(rank) for rank in self.ranks)
+        self.assertEqual((len(of_rank_0), len(of_rank_1)), (2, 1))
+        self.assertLess(of_rank_1, of_rank_0)
+        return (*(of_rank_0 - of_rank_1), *of_rank_1)
+
+    def expect_found_nowhere(self, secrets, output='security: (authenticate|encrypt).*error: ', trace=True, may_be_in_memory=()):
+        """secrets: {whose: secret}. output: a pattern of what the ranks write. trace: whether they write one."""
         plants = {where: planted(where).hex().encode() for where in ('output', 'cmdline', 'environ')}
         for rank in range(2):
             plants[f'memory {rank}'] = planted(f'memory {rank}')
             plants[f'memory {rank} in hex'] = planted(f'memory {rank} in hex').hex().encode()
-        forms = forms_of(secret)
-        found = search(everything(self.job, self.folder), {**plants, **forms})
+        forms = {}
+        for whose, secret in secrets.items():
+            self.assertEqual(len(secret), SECRET_BYTES)
+            forms.update({f'{whose} secret {form}': value for form, value in forms_of(secret).items()})
+            forms.update(keys_of(secret, whose))
+        job = sorted({process for started in self.started for process in job_of(started.pid)})
+        found = search(everything(job, self.folder), {**plants, **forms})
         self.end()
         written = search(everything([], self.folder), forms)  # at the end, too
         for where in plants:
             self.assertTrue(found[where], f'what was planted in {where} was not found')
-        self.assertRegex(self.output(), '(?s)security: authenticate.*error: ')
-        self.assertTrue(list(self.folder.glob('trace*')), 'no trace')
-        self.assertEqual([*sum((found[form] + written[form] for form in forms), [])], [])
+        self.assertRegex(self.output(), f'(?s){output}')
+        self.assertEqual(bool(list(self.folder.glob('trace*'))), trace)
+        for form in may_be_in_memory:
+            found[form] = [where for where in found[form] if not where.startswith('memory of ')]
+        self.assertEqual(sum((found[form] + written[form] for form in forms), []), [])
 
     def test_of_a_file(self):
-        secret = os.urandom(32)
-        self.secret_file.touch(0o600)
-        self.secret_file.write_text(secret.hex() + '\n')
-        self.start(LOCKSTEP_SECRET_FILE=str(self.secret_file))
-        self.assertEqual(self.variable('LOCKSTEP_SECRET_FILE'), str(self.secret_file))
-        self.expect_found_nowhere(secret)
+        path, secret = self.draw('secret')
+        self.launch(LOCKSTEP_SECRET_FILE=path, LOCKSTEP_TRANSPORT='tcp')
+        self.assertEqual(self.variable('LOCKSTEP_SECRET_FILE'), path)
+        job, world = self.secrets_in_use()
+        self.assertEqual(job, secret)
+        self.expect_found_nowhere({'job': job, 'world': world})
 
     def test_of_the_launcher(self):
-        self.start()
+        self.launch(LOCKSTEP_TRANSPORT='tcp', LOCKSTEP_SECURITY='encrypt')
         secret = bytes.fromhex(pathlib.Path(self.variable('LOCKSTEP_SECRET_FILE')).read_text())
         # The launcher's store still needs it, so it is where it belongs.
-        self.assertTrue(search(memory_of(self.launcher.pid, dumped=False), {'secret': secret})['secret'])
-        self.expect_found_nowhere(secret)
+        self.assertEqual(secrets_of(self.launcher), {secret})
+        job, world = self.secrets_in_use()
+        self.assertEqual(job, secret)
+        self.expect_found_nowhere({'job': job, 'world': world})
+
+    def places_in_memory(self, key):
+        """Where the launcher has it, be it in core files or not."""
+        return sum((search(memory_of(self.launcher, dumped), {'key': key})['key'] for dumped in (True, False)), [])
+
+    def test_the_key_of_a_handshake_under_way_is_found(self):
+        self.launch()
+        secret, = secrets_of(self.launcher)
+        key = key_of(secret, 'store', 'authenticate')
+        self.assertEqual(self.places_in_memory(key), [])
+        host, port = self.variable('LOCKSTEP_STORE').removeprefix('tcp://').rsplit(':', 1)
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            preamble = MAGIC + VERSION.to_bytes(2, 'little') + bytes([PURPOSES['store'], LEVELS['authenticate']])
+            connection.sendall(preamble)
+            self.assertEqual(connection.recv(len(preamble), socket.MSG_WAITALL), preamble)
+            self.assertNotEqual(self.places_in_memory(key), [])
+        self.end()
+
+    def test_of_a_file_store(self):
+        self.start_ranks(*2 * [{'LOCKSTEP_STORE': f'file://{self.secrets}/store', 'LOCKSTEP_SECURITY': 'encrypt'}])
+        job, world = self.secrets_in_use()
+        # A store's own copies of texts may stay (docs/security.md).
+        self.expect_found_nowhere({'job': job, 'world': world}, may_be_in_memory=['job secret in hex'])
+
+    def test_handed_out(self):
+        with socket.create_server(('127.0.0.1', 0)) as taken:
+            url = f'tcp://127.0.0.1:{taken.getsockname()[1]}'
+        self.start_ranks(*2 * [{'LOCKSTEP_STORE': url, 'LOCKSTEP_TRANSPORT': 'tcp'}])
+        job, world = self.secrets_in_use()
+        self.expect_found_nowhere({'job': job, 'world': world})
+
+    def test_of_a_set_up_that_fails(self):
+        url = f'file://{self.secrets}/store'
+        path_0, secret_0 = self.draw('secret 0')
+        path_1, secret_1 = self.draw('secret 1')
+        self.start_ranks({'LOCKSTEP_STORE': url, 'LOCKSTEP_SECRET_FILE': path_0}, {'LOCKSTEP_STORE': url, 'LOCKSTEP_SECRET_FILE': path_1})
+        self.assertEqual([secrets_of(rank) for rank in self.ranks], [set(), set()])
+        self.expect_found_nowhere({"rank 0's": secret_0, "rank 1's": secret_1}, output='error: .*does not have the secret', trace=False)
 
     @unittest.skipIf(os.geteuid() != 0, 'only root can become another user')
     def test_another_user_does_not_get_it(self):
-        self.start()
+        self.launch()
         path = self.variable('LOCKSTEP_SECRET_FILE')
         rank = self.ranks[0]
         self.assertEqual(as_another_user(lambda: open('/proc/self/cmdline', 'rb').close()), 'None')
-        for secret in (path, f'/proc/{rank}/environ', f'/proc/{rank}/mem', f'/proc/{self.launcher.pid}/mem'):
+        for secret in (path, f'/proc/{rank}/environ', f'/proc/{rank}/mem', f'/proc/{self.launcher}/mem'):
             with self.subTest(secret):
                 self.assertEqual(as_another_user(lambda secret=secret: open(secret, 'rb').read(1)), 'PermissionError')
         self.end()

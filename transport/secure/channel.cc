@@ -123,6 +123,9 @@ struct Channel::Tls {
 
 namespace {
 
+// For an object of OpenSSL's that keeps keys in itself.
+void HideFromCoreFiles(void* object) { LeaveOutOfCoreFiles(object, malloc_usable_size(object)); }
+
 // Contexts are the same for all connections and live as long as the process.
 template <typename Configure>
 SSL_CTX* NewContext(const SSL_METHOD* method, Configure configure) {
@@ -145,6 +148,7 @@ SSL_CTX* NewContext(const SSL_METHOD* method, Configure configure) {
 
 Channel::Tls::Tls(Purpose purpose, Side side, const Credentials& credentials)
     : identity(Identity(purpose, credentials.level)) {
+  LeaveOutOfCoreFiles(this, sizeof(*this));
   HkdfExpand(credentials.secret->bytes(), identity, psk, sizeof(psk));
   // In a forked child, where the secret is gone: a key that nobody has, rather than one that all such children have.
   if (!credentials.secret->usable()) LOCKSTEP_CHECK(RAND_bytes_ex(OpenSslLibrary(), psk, sizeof(psk), 0) == 1);
@@ -176,7 +180,7 @@ Channel::Tls::Tls(Purpose purpose, Side side, const Credentials& credentials)
   to_send = BIO_new(BIO_s_mem());
   LOCKSTEP_CHECK(ssl != nullptr && arrived != nullptr && to_send != nullptr);
   // It keeps what follows from the key, and is as good for a handshake: the early secret (RFC 8446, 7.1). So does the session.
-  LeaveOutOfCoreFiles(ssl, malloc_usable_size(ssl));
+  HideFromCoreFiles(ssl);
   SSL_set_app_data(ssl, this);
   SSL_set_bio(ssl, arrived, to_send);
   if (side == Side::kConnects) {
@@ -188,6 +192,7 @@ Channel::Tls::Tls(Purpose purpose, Side side, const Credentials& credentials)
 
 SSL_SESSION* Channel::Tls::Session() const {
   SSL_SESSION* const session = SSL_SESSION_new();
+  HideFromCoreFiles(session);
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kCipherSuite);
   if (session != nullptr && cipher != nullptr && SSL_SESSION_set1_master_key(session, psk, sizeof(psk)) == 1 &&
       SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
@@ -297,6 +302,8 @@ absl::Status Channel::Shake(std::string* to_send) {
   ERR_clear_error();
   const size_t before = to_send->size();
   const int result = SSL_do_handshake(tls_->ssl);
+  // OpenSSL's own copy, on the listening side.
+  if (SSL_SESSION* const session = SSL_get_session(tls_->ssl); session != nullptr) HideFromCoreFiles(session);
   Drain(to_send);
   if (result != 1) {
     const int error = SSL_get_error(tls_->ssl, result);
@@ -328,8 +335,6 @@ absl::Status Channel::Shake(std::string* to_send) {
                   side_ == Side::kConnects ? absl::StrCat("ours is from ", credentials_.source) : "");
   }
   OPENSSL_cleanse(tls_->psk, sizeof(tls_->psk));
-  SSL_SESSION* const session = SSL_get_session(tls_->ssl);
-  LeaveOutOfCoreFiles(session, malloc_usable_size(session));
   credentials_.secret.reset();
   state_ = State::kReady;
   return absl::OkStatus();

@@ -116,11 +116,17 @@ TEST(CoreFileTest, HasNoKeyOfTheHandshake) {
   std::string to_listener = connects->Start();
   std::string to_connecting;
   std::string plain;
+  EXPECT_EQ(psk_needle.Find(), "");
+  EXPECT_EQ(early_needle.Find(), "");
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(listens->Receive(to_listener, &plain, &to_connecting).ok());
     to_listener.clear();
+    EXPECT_EQ(psk_needle.Find(), "");
+    EXPECT_EQ(early_needle.Find(), "");
     ASSERT_TRUE(connects->Receive(to_connecting, &plain, &to_listener).ok());
     to_connecting.clear();
+    EXPECT_EQ(psk_needle.Find(), "");
+    EXPECT_EQ(early_needle.Find(), "");
     if (listens->ready() && connects->ready()) break;
   }
   ASSERT_TRUE(listens->ready() && connects->ready());
