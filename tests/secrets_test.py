@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -45,7 +46,7 @@ def planted(where):
 def train(folder):
     import lockstep  # pylint: disable=import-outside-toplevel
 
-    rank = int(os.environ['LOCKSTEP_RANK'])
+    rank = int(os.environ.get('LOCKSTEP_RANK') or os.environ['PMI_RANK'])
     kept = [planted(f'memory {rank}'), planted(f'memory {rank} in hex').hex()]
     print('planted:', planted('output').hex(), flush=True)
     ready, stop = pathlib.Path(folder, f'ready.{rank}'), pathlib.Path(folder, 'stop')
@@ -87,9 +88,12 @@ def train(folder):
 
 
 def forms_of(secret):
-    text = base64.b64encode(secret).rstrip(b'=')
-    return {'as bytes': secret, 'in hex': secret.hex().encode(), 'in upper-case hex': secret.hex().upper().encode(), 'in Base64': text,
-            'in URL-safe Base64': base64.urlsafe_b64encode(secret).rstrip(b'=')}
+    text, hex_text = base64.b64encode(secret).rstrip(b'='), secret.hex().encode()
+    # Behind an address, as a launcher's exchange has it: all characters that depend on the secret alone.
+    within = {f'in hex in Base64, {offset}': base64.b64encode(bytes(offset) + hex_text).rstrip(b'=')[skipped:-1]
+              for offset, skipped in enumerate((0, 2, 3))}
+    return {'as bytes': secret, 'in hex': hex_text, 'in upper-case hex': hex_text.upper(), 'in Base64': text,
+            'in URL-safe Base64': base64.urlsafe_b64encode(secret).rstrip(b'='), **within}
 
 
 def key_of(secret, purpose, level):
@@ -189,6 +193,37 @@ def as_another_user(look):
     return text
 
 
+class ProcessManager:
+    """What MPICH's launcher is to ranks that exchange by PMI-1: docs/environment.md."""
+
+    def __init__(self, size):
+        self.values = {}
+        self.barrier = threading.Barrier(size)
+        self.sockets = []
+        for _ in range(size):
+            ours, theirs = socket.socketpair()
+            self.sockets.append(theirs)
+            threading.Thread(target=self.serve, args=[ours], daemon=True).start()
+
+    def serve(self, connection):
+        with connection, connection.makefile('r') as lines:
+            for line in lines:
+                connection.sendall((self.answer(dict(word.split('=', 1) for word in line.split())) + '\n').encode())
+
+    def answer(self, question):
+        if question['cmd'] == 'get_my_kvsname':
+            return 'cmd=my_kvsname kvsname=kvs'
+        if question['cmd'] == 'put':
+            self.values[question['key']] = question['value']
+            return 'cmd=put_result rc=0 msg=success'
+        if question['cmd'] == 'barrier_in':
+            self.barrier.wait(60)
+            return 'cmd=barrier_out'
+        if question['cmd'] == 'get':
+            return f'cmd=get_result rc=0 msg=success value={self.values[question["key"]]}'
+        return 'cmd=finalize_ack'
+
+
 class Secrets(unittest.TestCase):
     maxDiff = None
 
@@ -202,11 +237,11 @@ class Secrets(unittest.TestCase):
         self.root = pathlib.Path.cwd()
         self.started = []
 
-    def start(self, command, environment):
+    def start(self, command, environment, descriptors=()):
         """Starts a program of the job. It writes to `output`."""
         with open(self.folder / 'output', 'ab') as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=descriptors,
                 env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(self.root / 'python'), 'PYTHONDONTWRITEBYTECODE': '1',
                      'LOCKSTEP_LOG': 'trace', 'LOCKSTEP_TRACE': str(self.folder / 'trace'), 'PLANTED': planted('environ').hex(),
                      **environment})
@@ -333,6 +368,20 @@ class Secrets(unittest.TestCase):
         job, world = self.secrets_in_use()
         # A store's own copies of texts may stay (docs/security.md).
         self.expect_found_nowhere({'job': job, 'world': world}, may_be_in_memory=['job secret in hex'])
+
+    def test_of_a_launchers_exchange(self):
+        manager = ProcessManager(2)
+        descriptors = [theirs.fileno() for theirs in manager.sockets]
+        self.ranks = [self.start(self.rank_command(), {'PMI_RANK': str(rank), 'PMI_SIZE': '2', 'PMI_FD': str(descriptor),
+                                                       'MPI_LOCALRANKID': str(rank), 'MPI_LOCALNRANKS': '2'}, [descriptor])
+                      for rank, descriptor in enumerate(descriptors)]
+        self.await_ranks()
+        for theirs in manager.sockets:
+            theirs.close()
+        job, world = self.secrets_in_use()
+        forms = forms_of(job)
+        self.assertTrue(any(form in value.encode() for value in manager.values.values() for form in forms.values()), 'another form')
+        self.expect_found_nowhere({'job': job, 'world': world})
 
     def test_handed_out(self):
         with socket.create_server(('127.0.0.1', 0)) as taken:

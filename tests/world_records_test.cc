@@ -48,6 +48,7 @@
 #include "tests/processes.h"
 #include "transport/link/record_stream.h"
 #include "transport/net/little_endian.h"
+#include "transport/store/store_tcp_client.h"
 #include "transport/store/store_tcp_server.h"
 
 namespace lockstep {
