@@ -24,6 +24,7 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kMappingBytes = 4096;
+constexpr size_t kWhiteSpaceBytesMax = 64;  // behind the digits of a file
 
 int HexDigit(char digit) {
   if (digit >= '0' && digit <= '9') return digit - '0';
@@ -75,11 +76,13 @@ absl::StatusOr<std::shared_ptr<const Secret>> Read(const std::string& path) {
   struct stat state = {};
   if (fstat(file.get(), &state) != 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
   LOCKSTEP_RETURN_IF_ERROR(Judge(path, state));
-  char text[2 * Secret::kBytes + 64];
+  char text[2 * Secret::kBytes + kWhiteSpaceBytesMax + 1];
   const ssize_t bytes = pread(file.get(), text, sizeof(text), 0);
   if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("secret file ", path));
-  auto secret =
-      Secret::FromHex(absl::StripTrailingAsciiWhitespace(absl::string_view(text, static_cast<size_t>(bytes))));
+  absl::string_view hex(text, static_cast<size_t>(bytes));
+  // What is longer may go on with anything.
+  if (hex.size() < sizeof(text)) hex = absl::StripTrailingAsciiWhitespace(hex);
+  auto secret = Secret::FromHex(hex);
   explicit_bzero(text, sizeof(text));
   if (!secret.ok()) return Annotate(secret.status(), absl::StrCat("secret file ", Describe(path, state)));
   return secret;

@@ -29,7 +29,7 @@ class Secret {
   static absl::StatusOr<std::shared_ptr<const Secret>> FromBytes(absl::string_view bytes);
   static absl::StatusOr<std::shared_ptr<const Secret>> FromHex(absl::string_view hex);
 
-  // 64 hex digits and white space behind them.
+  // 64 hex digits and up to 64 bytes of white space behind them.
   // ERRORS  NOT_FOUND          there is no such file
   //         PERMISSION_DENIED  it is no regular file, belongs to neither this user nor root (user.h), or others may read or write it. A
   //                            group of this process's may read a file of root's: that is how Kubernetes hands secrets to a process of

@@ -45,7 +45,7 @@ TEST(SecretTest, NewOnesDiffer) {
 }
 
 TEST(SecretTest, ReadsHexInAFileOfTheUsersOwn) {
-  for (const std::string end : {"", "\n", " \r\n"}) {
+  for (const std::string& end : {std::string(), std::string("\n"), std::string(" \r\n"), std::string(64, '\n')}) {
     const auto secret = Secret::ReadFile(FileOf(kHex + end, 0600));
     LOCKSTEP_ASSERT_OK(secret);
     EXPECT_EQ((*secret)->bytes().front(), 0);
@@ -57,7 +57,8 @@ TEST(SecretTest, ReadsHexInAFileOfTheUsersOwn) {
 TEST(SecretTest, AnyOtherContentsIsRefusedWithoutBeingShown) {
   const std::string hex = kHex;
   for (const std::string& text :
-       {std::string(), hex.substr(1), hex + "0", "x" + hex.substr(1), " " + hex, std::string(1000, 'a')}) {
+       {std::string(), hex.substr(1), hex + "0", "x" + hex.substr(1), " " + hex, std::string(1000, 'a'),
+        hex + std::string(64, ' ') + "more", hex + std::string(65, ' ')}) {
     const auto secret = Secret::ReadFile(FileOf(text, 0600));
     EXPECT_THAT(secret.status(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           AllOf(HasSubstr("/secret"), HasSubstr("0600"), Not(HasSubstr("0102030405")))))
