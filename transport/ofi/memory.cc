@@ -102,7 +102,7 @@ bool OfiSlotPool::Grow() {
   slab->slots = std::vector<OfiSlot>(count);
   for (size_t i = 0; i < count; ++i) {
     OfiSlot& slot = slab->slots[i];
-    slot.post.buffer = slab->memory.front().bytes + i * slot_bytes_;
+    slot.post.buffer = slab->memory.data() + i * slot_bytes_ / sizeof(CacheLine);
     slot.post.descriptor = slab->registration == nullptr ? nullptr : slab->registration->mem_desc;
     Give(&slot);
   }
