@@ -65,9 +65,11 @@ std::vector<std::string> fuzz::Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  const lockstep::fuzz::Allocations allocations;
   lockstep::ReadSocketAddress(text);
   lockstep::ReadHostPort(text);
   lockstep::ReadStoreUrl(text);
   lockstep::ReadSlurm(text);
+  LOCKSTEP_CHECK(allocations.bytes() <= 64 * size + 16384) << allocations.bytes() << " bytes allocated for " << size;
   return 0;
 }

@@ -1,6 +1,6 @@
-// The handshake of every connection: bytes of a stranger's, or those of a real handshake, changed on their way.
+// The handshake of every connection: bytes of an unauthenticated peer, or those of a real handshake, changed on their way.
 //
-//   input = mode:u8 cut:u8 rest          mode: bits 0 and 1 the level, bit 2 changes; rest is what a stranger says, or
+//   input = mode:u8 cut:u8 rest          mode: bits 0 and 1 the level, bit 2 changes; rest is what such a peer says, or
 //   rest  = { flight:u8 at:u16 flip:u8 } what is changed in which of the three flights
 
 #include <algorithm>
@@ -25,6 +25,8 @@ Credentials Ours(SecurityLevel level) {
 absl::Status Feed(Channel* channel, absl::string_view bytes, size_t cut, std::string* to_send) {
   std::string plain;
   absl::Status status;
+  const size_t size = bytes.size();
+  const fuzz::Allocations allocations;  // OpenSSL's own are not counted
   for (size_t taken = 0; !bytes.empty() && status.ok();) {
     const size_t piece = std::min({bytes.size(), cut, channel->wanted()});
     LOCKSTEP_CHECK(channel->ready() || taken + piece <= kHandshakeBytesMax);
@@ -32,18 +34,19 @@ absl::Status Feed(Channel* channel, absl::string_view bytes, size_t cut, std::st
     taken += piece;
     bytes.remove_prefix(piece);
   }
+  LOCKSTEP_CHECK(allocations.bytes() <= 4 * size + 16384) << allocations.bytes() << " bytes allocated for " << size;
   fuzz::CheckCode(status, {absl::StatusCode::kPermissionDenied, absl::StatusCode::kDataLoss,
                            absl::StatusCode::kUnavailable, absl::StatusCode::kResourceExhausted});
   if (absl::IsPermissionDenied(status)) LOCKSTEP_CHECK(channel->refusal() != Refusal::kCount);
   return status;
 }
 
-void HearAStranger(SecurityLevel level, size_t cut, absl::string_view said) {
+void HearAnybody(SecurityLevel level, size_t cut, absl::string_view said) {
   for (const auto side : {Channel::Side::kConnects, Channel::Side::kListens}) {
     Channel channel(Purpose::kData, side, Ours(level));
     std::string to_send = channel.Start();
     (void)Feed(&channel, said, cut, &to_send);
-    LOCKSTEP_CHECK(level == SecurityLevel::kNone || !channel.ready()) << "a stranger is through";
+    LOCKSTEP_CHECK(level == SecurityLevel::kNone || !channel.ready()) << "a peer without the secret is through";
   }
 }
 
@@ -100,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((mode & 4) != 0) {
     lockstep::ShakeHandsOverATamperedWire(level, cut, input);
   } else {
-    lockstep::HearAStranger(level, cut, input.Rest());
+    lockstep::HearAnybody(level, cut, input.Rest());
   }
   return 0;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kSize = 3;
 constexpr uint64_t kWorld = 42;
 
-// What the world sends has a receiver, and can be read there.
+// What the world sends is for a rank of this world, and can be read there.
 class CheckedOutput final : public control::World::Output {
  public:
   void Send(int rank, const control::Message& message) override {

@@ -4,6 +4,8 @@
 //   input = code:u8 bits:u8 lanes:u16 device_type:i32 device_id:i32 dimensions:i32 data:u64 byte_offset:u64 null:u8 { extent:i64 }
 //                                                                     null: bit 0 no shape, bit 1 no strides
 
+#include <memory>
+
 #include "base/device/dlpack.h"
 #include "base/device/tensor_view.h"
 #include "capi/tensor.h"
@@ -69,15 +71,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   given.byte_offset = input.Take<uint64_t>();
   const auto null = input.Take<uint8_t>();
   const bool possible = given.ndim >= 0 && given.ndim <= static_cast<int>(TensorView::kMaxRank);
-  std::vector<int64_t> shape(possible ? given.ndim : 0);
-  std::vector<int64_t> strides(shape.size());
-  for (int64_t& extent : shape) extent = static_cast<int64_t>(input.Take<uint64_t>());
-  for (int64_t& stride : strides) stride = static_cast<int64_t>(input.Take<uint64_t>());
-  // One element more: an empty vector has no address.
-  shape.reserve(shape.size() + 1);
-  strides.reserve(strides.size() + 1);
-  given.shape = null & 1 ? nullptr : shape.data();
-  given.strides = null & 2 ? nullptr : strides.data();
+  const size_t dimensions = possible ? given.ndim : 0;
+  // Arrays of no elements have addresses, too.
+  const auto shape = std::make_unique<int64_t[]>(dimensions);
+  const auto strides = std::make_unique<int64_t[]>(dimensions);
+  for (size_t i = 0; i < dimensions; ++i) shape[i] = static_cast<int64_t>(input.Take<uint64_t>());
+  for (size_t i = 0; i < dimensions; ++i) strides[i] = static_cast<int64_t>(input.Take<uint64_t>());
+  given.shape = null & 1 ? nullptr : shape.get();
+  given.strides = null & 2 ? nullptr : strides.get();
 
   const absl::StatusOr<TensorView> view = FromDlpack(given);
   fuzz::CheckCode(view.status(), {Code::kInvalidArgument});

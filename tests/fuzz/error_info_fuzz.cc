@@ -22,9 +22,11 @@ std::vector<std::string> Seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;  // NOLINT: nothing else is here
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  const fuzz::Allocations allocations;
   const ErrorInfo info = ErrorInfoFromText(text);
   LOCKSTEP_CHECK(ErrorInfoFromText(ToText(info)) == info) << ToText(info);
   const absl::Status status = UnpackMessage(absl::StatusCode::kAborted, text);
+  LOCKSTEP_CHECK(allocations.bytes() <= 64 * size + 4096) << allocations.bytes() << " bytes allocated for " << size;
   LOCKSTEP_CHECK(absl::IsAborted(status));
   const absl::Status again = UnpackMessage(absl::StatusCode::kAborted, PackMessage(status));
   LOCKSTEP_CHECK(GetErrorInfo(again) == GetErrorInfo(status)) << PackMessage(status);

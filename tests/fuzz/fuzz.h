@@ -2,7 +2,7 @@
 //
 // A target is one file that defines LLVMFuzzerTestOneInput and Seeds. LLVMFuzzerTestOneInput aborts (LOCKSTEP_CHECK, or a sanitizer) if
 // the parser breaks what its header promises: its errors have the documented codes, what it accepts survives a round trip through the
-// encoder, and what it allocates is bounded.
+// encoder, and, where the bytes are another's, what it allocates is bounded.
 
 #ifndef TESTS_FUZZ_FUZZ_H_
 #define TESTS_FUZZ_FUZZ_H_

@@ -140,12 +140,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t cut = std::max<size_t>(input.Take<uint8_t>(), 1);
   const ssize_t ending = input.Take<uint8_t>() % 2 == 0 ? -ECONNRESET : 0;
   absl::string_view stream = input.Rest();
+  const fuzz::Allocations allocations;
   link.Open(std::make_unique<CutStream>(stream, cut, ending));
   while (link.pending()) {
     int64_t budget = 1 << 20;
     link.MarkReady();
     (void)link.Advance(&budget);
   }
+  // Texts of errors; whatever a message's header announces.
+  LOCKSTEP_CHECK(allocations.bytes() <= 16384) << allocations.bytes() << " bytes allocated for " << size;
 
   bool broken = false;
   for (const Receive& receive : receives) {

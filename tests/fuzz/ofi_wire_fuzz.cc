@@ -51,8 +51,11 @@ void ReadHandshake(uint32_t source, absl::string_view input) {
   LOCKSTEP_CHECK(EncodeOfiHandshake(handshake) == input);
   const OfiRefusal refusal = CheckOfiHandshake(handshake, source, Own());
   if (refusal.verdict != OfiVerdict::kAccepted) return CheckRefusal(refusal);
-  LOCKSTEP_CHECK(handshake.source == source && source < Own().world_size && source != Own().source &&
-                 handshake.job_id == Own().job_id && handshake.world_id == Own().world_id);
+  const OfiHandshake own = Own();
+  LOCKSTEP_CHECK(handshake.source == source && source < own.world_size && source != own.source &&
+                 handshake.target == own.source && handshake.world_size == own.world_size &&
+                 handshake.job_id == own.job_id && handshake.world_id == own.world_id &&
+                 handshake.chunk_bytes == own.chunk_bytes && handshake.provider == own.provider);
 }
 
 void ReadNotice(absl::string_view input) {

@@ -11,8 +11,16 @@ namespace {
 
 using Code = absl::StatusCode;
 
+// Most are texts of errors: several copies, in which a byte may be nine.
+void CheckAllocated(const fuzz::Allocations& allocations, absl::string_view text) {
+  LOCKSTEP_CHECK(allocations.bytes() <= 256 * text.size() + 4096)
+      << allocations.bytes() << " bytes allocated for " << text.size();
+}
+
 void ReadCosts(absl::string_view text) {
+  const fuzz::Allocations allocations;
   const absl::StatusOr<MeasuredCosts> costs = DecodeMeasuredCosts(text);
+  CheckAllocated(allocations, text);
   fuzz::CheckCode(costs.status(), {Code::kInternal});
   if (!costs.ok()) return;
   // Encoding rounds, and what is rounded stays.
@@ -26,7 +34,9 @@ void ReadCosts(absl::string_view text) {
 }
 
 void ReadNcclPeer(absl::string_view text) {
+  const fuzz::Allocations allocations;
   const absl::StatusOr<NcclPeer> peer = DecodeNcclPeer(text);
+  CheckAllocated(allocations, text);
   fuzz::CheckCode(peer.status(), {Code::kInvalidArgument});
   if (!peer.ok()) return;
   const absl::StatusOr<NcclPeer> again = DecodeNcclPeer(Encode(*peer));

@@ -62,7 +62,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const Case& of = Cases()[input.Take<uint8_t>() % Cases().size()];
   const std::string text(input.Rest());
+  const fuzz::Allocations allocations;
   const absl::StatusOr<BucketGroups> groups = PlanFromText(of.parameters, of.rules, text);
+  LOCKSTEP_CHECK(allocations.bytes() <= 64 * size + 8192) << allocations.bytes() << " bytes allocated for " << size;
   fuzz::CheckCode(groups.status(), {absl::StatusCode::kInvalidArgument});
   if (!groups.ok()) return 0;
   LOCKSTEP_CHECK(CheckGroups(of.parameters, of.rules, *groups).ok());

@@ -104,6 +104,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string genuine = wire;
   lockstep::Change(&input, &wire);
   const bool changed = wire != genuine;
+  const size_t wire_bytes = wire.size();
+  size_t allocated = 0;
   lockstep::RecordReader reader(std::make_unique<lockstep::Wire>(&wire, ending), level, lockstep::TheSecret(),
                                 records_per_key);
   std::string read;
@@ -111,12 +113,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (;;) {
     const iovec piece = {bytes.data(), bytes.size()};
     const unsigned char* data = bytes.data();
+    const lockstep::fuzz::Allocations allocations;
     const ssize_t count = (mode & 64) != 0 ? reader.View(bytes.size(), &data) : reader.Read(&piece, 1);
+    allocated += allocations.bytes();
     LOCKSTEP_CHECK(count >= 0 || count == -EBADMSG || count == ending);
-    LOCKSTEP_CHECK(count != -EBADMSG || !reader.Defect().empty());
+    LOCKSTEP_CHECK(count != -EBADMSG || (changed && !reader.Defect().empty())) << "nothing was changed";
     if (count <= 0) break;
     read.append(reinterpret_cast<const char*>(data), static_cast<size_t>(count));
   }
+  LOCKSTEP_CHECK(allocated <= 2 * lockstep::kRecordReadBytes + 64 * wire_bytes + 4096) << allocated;
   LOCKSTEP_CHECK(read == written.substr(0, read.size())) << "not what was written";
   LOCKSTEP_CHECK(changed || ending == 0 || read == written) << "nothing was changed";
   return 0;

@@ -26,7 +26,10 @@ void ReadHello(absl::string_view input) {
   const absl::Status verdict = JudgeHello(*hello, Self());
   fuzz::CheckCode(verdict, {Code::kFailedPrecondition});
   if (!verdict.ok()) return;
-  LOCKSTEP_CHECK(hello->nonce == Self().nonce && hello->job_id == Self().job_id && hello->source.value() < Self().size);
+  const ShmExpectation self = Self();
+  LOCKSTEP_CHECK(hello->nonce == self.nonce && hello->job_id == self.job_id && hello->world_id == self.world_id &&
+                 hello->target == self.rank && hello->chunk_bytes == self.chunk_bytes);
+  LOCKSTEP_CHECK(hello->source.value() < self.size && hello->source != self.rank);
 }
 
 void ReadAnswer(absl::string_view input) {
@@ -51,7 +54,8 @@ void ReadAddress(absl::string_view input) {
   fuzz::CheckCode(address.status(), {Code::kInvalidArgument});
   if (!address.ok()) return;
   const absl::StatusOr<ShmAddress> again = ShmAddress::Parse(address->ToString());
-  LOCKSTEP_CHECK(again.ok() && again->name == address->name && again->nonce == address->nonce);
+  LOCKSTEP_CHECK(again.ok() && again->name == address->name && again->nonce == address->nonce &&
+                 again->user_namespace == address->user_namespace);
 }
 
 }  // namespace

@@ -31,7 +31,10 @@ void RepairChecksums(std::string* log) {
 
 void Replay(absl::string_view log) {
   StoreMap map(std::numeric_limits<size_t>::max());
+  const fuzz::Allocations allocations;
   const absl::StatusOr<size_t> taken = ReplayStoreRecords(log, &map);
+  LOCKSTEP_CHECK(allocations.bytes() <= 64 * log.size() + 4096)
+      << allocations.bytes() << " bytes allocated for " << log.size();
   fuzz::CheckCode(taken.status(), {Code::kDataLoss});
   if (!taken.ok()) return;
   LOCKSTEP_CHECK(*taken <= log.size());

@@ -15,6 +15,11 @@ using Code = absl::StatusCode;
 
 constexpr size_t kServiceBytesMax = 512;
 
+// What was parsed lies in the input; an error has a text.
+void CheckParsed(const fuzz::Allocations& allocations, const absl::Status& status) {
+  LOCKSTEP_CHECK(allocations.bytes() <= (status.ok() ? 0 : 1024)) << allocations.bytes() << " bytes allocated";
+}
+
 void CheckAnswer(const StoreService::Answer& answer) {
   fuzz::CheckCode(answer.status, {Code::kNotFound, Code::kResourceExhausted});
   LOCKSTEP_CHECK(answer.client <= 1) << "an answer to nobody";
@@ -35,7 +40,9 @@ void Serve(absl::string_view input) {
   StoreService::TimePoint now{};
   for (uint64_t number = 0; !input.empty(); ++number) {
     StoreRequest request;
+    const fuzz::Allocations parsing;
     const absl::StatusOr<size_t> taken = ParseStoreRequest(input, &request);
+    CheckParsed(parsing, taken.status());
     fuzz::CheckCode(taken.status(), {Code::kInvalidArgument});
     if (!taken.ok() || *taken == 0) break;
     LOCKSTEP_CHECK(*taken <= input.size());
@@ -43,10 +50,16 @@ void Serve(absl::string_view input) {
                    request.second.size() <= kStoreValueBytesMax);
     LOCKSTEP_CHECK(EncodeStoreRequest(request) == input.substr(0, *taken)) << "not what was parsed";
     const uint64_t client = request.id % 2;
+    const size_t waited = service.waits(0) + service.waits(1);
     std::vector<StoreService::Answer> answers;
+    const fuzz::Allocations allocations;
     service.CarryOut(client, request, now, &answers);
+    // Each answer has a copy of the value.
+    LOCKSTEP_CHECK(allocations.bytes() <= 4 * (answers.size() + 1) * (*taken + kServiceBytesMax) + 4096)
+        << allocations.bytes() << " bytes allocated for " << *taken;
     for (const StoreService::Answer& answer : answers) CheckAnswer(answer);
-    LOCKSTEP_CHECK(service.waits(0) + service.waits(1) <= number + 1);
+    LOCKSTEP_CHECK(answers.size() + service.waits(0) + service.waits(1) == waited + 1)
+        << "a request is answered once, or waits";
     LOCKSTEP_CHECK(service.anyone_waits() == (service.waits(0) + service.waits(1) > 0));
     now += std::chrono::milliseconds(1);
     if (number % 8 == 7) service.DropExpired(now);
@@ -61,7 +74,9 @@ void Serve(absl::string_view input) {
 void ReadReplies(absl::string_view input) {
   while (!input.empty()) {
     StoreReply reply;
+    const fuzz::Allocations parsing;
     const absl::StatusOr<size_t> taken = ParseStoreReply(input, &reply);
+    CheckParsed(parsing, taken.status());
     fuzz::CheckCode(taken.status(), {Code::kInvalidArgument});
     if (!taken.ok() || *taken == 0) return;
     LOCKSTEP_CHECK(*taken <= input.size() && reply.body.size() <= kStoreValueBytesMax);

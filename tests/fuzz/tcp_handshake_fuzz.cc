@@ -1,4 +1,4 @@
-// The handshake of the TCP transport: what a listening rank reads of a stranger, and a connecting rank of whoever answers.
+// The handshake of the TCP transport: what a listening rank reads of anybody, and a connecting rank of whoever answers.
 
 #include <cstring>
 
@@ -29,7 +29,7 @@ void CheckAnswer(const Answer& answer, const Hello& hello) {
   EncodeAnswer(answer, bytes);
   Answer again;
   LOCKSTEP_CHECK(DecodeAnswer(bytes, &again) && again.version == answer.version && again.verdict == answer.verdict &&
-                 again.detail == answer.detail);
+                 again.detail == answer.detail && again.kernel_tls == answer.kernel_tls);
 }
 
 void ReadHello(absl::string_view input) {
@@ -42,14 +42,17 @@ void ReadHello(absl::string_view input) {
   LOCKSTEP_CHECK(hello.job_id.size() <= kJobIdBytesMax && hello.socket < hello.sockets);
   LOCKSTEP_CHECK(hello.source.value() >= 0 && hello.target.value() >= 0);
   LOCKSTEP_CHECK(EncodeHello(hello).substr(kHelloPrefixBytes) == body) << "not what was decoded";
-  const Answer answer = JudgeHello(hello, Self(), kSockets, /*records=*/false);
-  if (answer.verdict == Verdict::kAccepted) {
-    const Hello ours = OurHello();
-    LOCKSTEP_CHECK(hello.job_id == ours.job_id && hello.world_id == ours.world_id && hello.target == ours.target &&
-                   !hello.records);
-    LOCKSTEP_CHECK(hello.source.value() < Self().size && hello.source != Self().rank);
+  LOCKSTEP_CHECK(hello.records || !hello.kernel_tls);
+  for (const bool records : {false, true}) {
+    const Answer answer = JudgeHello(hello, Self(), kSockets, records);
+    if (answer.verdict == Verdict::kAccepted) {
+      const Hello ours = OurHello();
+      LOCKSTEP_CHECK(hello.job_id == ours.job_id && hello.world_id == ours.world_id && hello.target == ours.target &&
+                     hello.chunk_bytes == ours.chunk_bytes && hello.sockets == kSockets && hello.records == records);
+      LOCKSTEP_CHECK(hello.source.value() < Self().size && hello.source != Self().rank);
+    }
+    CheckAnswer(answer, hello);
   }
-  CheckAnswer(answer, hello);
 }
 
 void ReadAnswer(absl::string_view input) {
@@ -67,10 +70,16 @@ std::vector<std::string> fuzz::Seeds() {
   other.socket = 1;
   other.records = true;
   seeds.push_back(EncodeHello(other));
+  Hello in_records = OurHello();
+  for (const bool kernel_tls : {false, true}) {
+    in_records.records = true;
+    in_records.kernel_tls = kernel_tls;
+    seeds.push_back(EncodeHello(in_records));
+  }
   for (const Verdict verdict :
        {Verdict::kAccepted, Verdict::kOtherVersion, Verdict::kAborted, Verdict::kOtherSockets}) {
     unsigned char bytes[kAnswerBytes];
-    EncodeAnswer({kTcpProtocolVersion, verdict, 3}, bytes);
+    EncodeAnswer({kTcpProtocolVersion, verdict, 3, verdict == Verdict::kAccepted}, bytes);
     seeds.emplace_back(reinterpret_cast<const char*>(bytes), kAnswerBytes);
   }
   return seeds;
