@@ -64,6 +64,14 @@ std::vector<std::string> fuzz::Seeds() {
   std::vector<std::string> seeds = {EncodeHello(OurHello()), EncodeAnswer(absl::OkStatus()),
                                     EncodeAnswer(absl::FailedPreconditionError("we are rank 2, not rank 1")),
                                     ShmAddress{"lockstep-4f1c22aa90ee1b07", 0x9d0c5e6a77b3f218, 0xeffffffd}.ToString()};
+  // Hellos that do not fit in one field each.
+  std::vector<ShmHello> others(5, OurHello());
+  others[0].nonce ^= 1;
+  others[1].world_id ^= 1;
+  others[2].target = Rank(2);
+  others[3].source = Rank(3);
+  others[4].chunk_bytes = 4096;
+  for (const ShmHello& other : others) seeds.push_back(EncodeHello(other));
   for (const ShmNoticeKind kind :
        {ShmNoticeKind::kMailbox, ShmNoticeKind::kClosed, ShmNoticeKind::kArena, ShmNoticeKind::kMapped}) {
     seeds.push_back(EncodeNotice({kind, 7, MailboxGeometry(), 1 << 20}));

@@ -70,6 +70,14 @@ std::vector<std::string> fuzz::Seeds() {
   other.socket = 1;
   other.records = true;
   seeds.push_back(EncodeHello(other));
+  // Hellos that do not fit in one field each.
+  std::vector<Hello> others(5, OurHello());
+  others[0].world_id ^= 1;
+  others[1].target = Rank(2);
+  others[2].source = Rank(3);
+  others[3].chunk_bytes = 4096;
+  others[4].sockets = kSockets + 1;
+  for (const Hello& one : others) seeds.push_back(EncodeHello(one));
   Hello in_records = OurHello();
   for (const bool kernel_tls : {false, true}) {
     in_records.records = true;
