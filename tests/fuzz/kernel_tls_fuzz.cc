@@ -22,7 +22,7 @@
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "tests/fuzz/fuzz.h"
-#include "transport/link/record_stream.h"
+#include "transport/link/record_keys.h"
 #include "transport/net/epoll.h"
 #include "transport/net/socket.h"
 #include "transport/tcp/fake_kernel_tls.h"
