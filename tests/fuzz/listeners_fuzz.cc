@@ -59,8 +59,8 @@
 #include "comm/work.h"
 #include "comm/world/world.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/stranger.h"
-#include "tests/stranger_captures.h"
+#include "tests/listening_sockets.h"
+#include "tests/packet_capture.h"
 #include "transport/net/socket.h"
 #include "transport/net/unix_socket.h"
 #include "transport/secure/channel.h"
@@ -125,18 +125,18 @@ bool ComesTrue(Condition condition, Deadline deadline) {
 }
 
 struct Listener {
-  Door door;
+  ListeningSocket socket;
   Purpose purpose;
 };
 
-absl::StatusOr<UniqueFd> ConnectTo(const Door& door) {
-  if (door.family != AF_UNIX) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::Parse(door.name));
+absl::StatusOr<UniqueFd> ConnectTo(const ListeningSocket& listener) {
+  if (listener.family != AF_UNIX) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::Parse(listener.name));
     return Connect(address, Soon());
   }
   const Deadline deadline = Soon();
   for (;;) {
-    absl::StatusOr<UniqueFd> socket = ConnectUnix(absl::string_view(door.name).substr(1));
+    absl::StatusOr<UniqueFd> socket = ConnectUnix(absl::string_view(listener.name).substr(1));
     if (!socket.ok() || socket->valid()) return socket;
     if (deadline.passed()) return absl::DeadlineExceededError("its queue stays full");
     (void)poll(nullptr, 0, 1);
@@ -147,8 +147,8 @@ absl::StatusOr<UniqueFd> ConnectTo(const Door& door) {
 class Peer {
  public:
   explicit Peer(const Listener& listener) : listener_(listener) {
-    absl::StatusOr<UniqueFd> socket = ConnectTo(listener.door);
-    LOCKSTEP_CHECK(socket.ok()) << "connect to " << listener.door.name << ": " << socket.status();
+    absl::StatusOr<UniqueFd> socket = ConnectTo(listener.socket);
+    LOCKSTEP_CHECK(socket.ok()) << "connect to " << listener.socket.name << ": " << socket.status();
     socket_ = *std::move(socket);
   }
 
@@ -175,7 +175,7 @@ class Peer {
       if (heard_.size() < kPreambleBytes) heard_.append(bytes, static_cast<size_t>(count));
       heard_bytes_ += static_cast<size_t>(count);
       LOCKSTEP_CHECK(heard_bytes_ <= kAnswerBytesMax)
-          << listener_.door.name << " has answered " << heard_bytes_ << " bytes";
+          << listener_.socket.name << " has answered " << heard_bytes_ << " bytes";
     }
   }
 
@@ -183,7 +183,7 @@ class Peer {
     (void)shutdown(socket_.get(), SHUT_WR);
     const Deadline deadline = Soon();
     while (!Read(deadline.remaining_ms())) {
-      LOCKSTEP_CHECK(!deadline.passed()) << listener_.door.name << " keeps a connection whose peer has gone";
+      LOCKSTEP_CHECK(!deadline.passed()) << listener_.socket.name << " keeps a connection whose peer has gone";
     }
   }
 
@@ -246,7 +246,7 @@ class FormedWorld {
   FormedWorld() {
     SetLogLevel(LogLevel::kWarning);
     SetLogSink([](void* self, LogLevel, const char* line) { static_cast<FormedWorld*>(self)->OnLogLine(line); }, this);
-    absl::StatusOr<Wiretap> tap = Wiretap::Start();
+    absl::StatusOr<PacketCapture> packets = PacketCapture::Start();
     // The same in every process, so that a flight from a corpus is one that was made with the secret.
     Credentials job;
     job.level = SecurityLevel::kAuthenticate;
@@ -261,8 +261,8 @@ class FormedWorld {
     ExchangeMessages();
     AllReduce();
     FindListeners();
-    Capture(tap.ok() ? &*tap : nullptr, job);
-    tap = absl::CancelledError();
+    Capture(packets.ok() ? &*packets : nullptr, job);
+    packets = absl::CancelledError();
     sockets_ = CountSockets();
   }
 
@@ -351,17 +351,17 @@ class FormedWorld {
   }
 
   void FindListeners() {
-    for (const Door& door : DoorsOf({getpid()})) {
+    for (const ListeningSocket& socket : ListeningSocketsOf({getpid()})) {
       // A listener that hears what is none of our protocol answers with its preamble, which has its purpose.
-      Peer asks({door, Purpose::kStore});
+      Peer asks({socket, Purpose::kStore});
       asks.Send("?");
       asks.Finish();
-      LOCKSTEP_CHECK(asks.heard().size() >= kPreambleBytes) << door.name << " has said nothing";
-      listeners_.push_back({door, static_cast<Purpose>(asks.heard()[6])});
+      LOCKSTEP_CHECK(asks.heard().size() >= kPreambleBytes) << socket.name << " has said nothing";
+      listeners_.push_back({socket, static_cast<Purpose>(asks.heard()[6])});
       if (listeners_.back().purpose == Purpose::kStore) ++store_peers_;
     }
     std::sort(listeners_.begin(), listeners_.end(), [](const Listener& a, const Listener& b) {
-      return std::tie(a.purpose, a.door.name) < std::tie(b.purpose, b.door.name);
+      return std::tie(a.purpose, a.socket.name) < std::tie(b.purpose, b.socket.name);
     });
     std::string purposes;
     for (const Listener& listener : listeners_) absl::StrAppend(&purposes, Name(listener.purpose), " ");
@@ -369,14 +369,14 @@ class FormedWorld {
   }
 
   // Where this process may not listen to the network, and for Unix sockets, which nobody else can: a first flight made as a rank does.
-  void Capture(Wiretap* tap, const Credentials& job) {
+  void Capture(PacketCapture* packets, const Credentials& job) {
     std::set<uint16_t> ports;
     for (const Listener& listener : listeners_) {
-      if (listener.door.family != AF_UNIX) ports.insert(SocketAddress::Parse(listener.door.name)->port());
+      if (listener.socket.family != AF_UNIX) ports.insert(SocketAddress::Parse(listener.socket.name)->port());
       captures_[listener.purpose] = Channel(listener.purpose, Channel::Side::kConnects, job).Start();
     }
-    if (tap == nullptr) return;
-    for (const std::string& heard : tap->Take(ports)) {
+    if (packets == nullptr) return;
+    for (const std::string& heard : packets->Take(ports)) {
       const auto known =
           heard.size() < kPreambleBytes ? captures_.end() : captures_.find(static_cast<Purpose>(heard[6]));
       if (known != captures_.end() && heard.size() > known->second.size()) known->second = heard;

@@ -1,4 +1,4 @@
-#include "tests/stranger_captures.h"
+#include "tests/packet_capture.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,21 +61,21 @@ struct Stream {
 
 }  // namespace
 
-absl::StatusOr<Wiretap> Wiretap::Start() {
-  UniqueFd tap(socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!tap.valid()) return absl::UnavailableError(ErrnoStatus(errno, "packet socket").message());
-  (void)setsockopt(tap.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBufferBytes, sizeof(kBufferBytes));
+absl::StatusOr<PacketCapture> PacketCapture::Start() {
+  UniqueFd capture(socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!capture.valid()) return absl::UnavailableError(ErrnoStatus(errno, "packet socket").message());
+  (void)setsockopt(capture.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBufferBytes, sizeof(kBufferBytes));
   sockaddr_ll loopback = {};
   loopback.sll_family = AF_PACKET;
   loopback.sll_protocol = htons(ETH_P_IP);
   loopback.sll_ifindex = static_cast<int>(if_nametoindex("lo"));
-  if (bind(tap.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)) != 0) {
+  if (bind(capture.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)) != 0) {
     return absl::UnavailableError(ErrnoStatus(errno, "packet socket on the loopback interface").message());
   }
-  return Wiretap(std::move(tap));
+  return PacketCapture(std::move(capture));
 }
 
-std::vector<std::string> Wiretap::Take(const std::set<uint16_t>& ports, size_t bytes_max) {
+std::vector<std::string> PacketCapture::Take(const std::set<uint16_t>& ports, size_t bytes_max) {
   std::map<std::tuple<uint32_t, uint16_t, uint16_t>, Stream> streams;
   std::string packet(kPacketBytesMax, '\0');
   for (;;) {

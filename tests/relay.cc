@@ -1,4 +1,4 @@
-#include "tests/stranger_relay.h"
+#include "tests/relay.h"
 
 #include <errno.h>
 #include <poll.h>

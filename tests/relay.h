@@ -1,7 +1,7 @@
-// A stranger between two processes: passes on what they say to each other, and does one thing wrong.
+// A relay between two processes, controlled by an attacker: passes on what they say to each other, and does one thing wrong.
 
-#ifndef TESTS_STRANGER_RELAY_H_
-#define TESTS_STRANGER_RELAY_H_
+#ifndef TESTS_RELAY_H_
+#define TESTS_RELAY_H_
 
 #include <atomic>
 #include <memory>
@@ -62,4 +62,4 @@ class Relay {
 
 }  // namespace lockstep
 
-#endif  // TESTS_STRANGER_RELAY_H_
+#endif  // TESTS_RELAY_H_
