@@ -83,7 +83,7 @@ class Connection {
   // Takes bytes of the peer's, or the frames that have come whole.
   Input Open(absl::string_view arrived);
   Input Cut(std::vector<Message>* messages);
-  // What to ask the socket for: strangers are given no more than the protocol's next piece.
+  // What to ask the socket for: unauthenticated peers are given no more than the protocol's next piece.
   size_t BytesToRead() const;
   bool can_seal() const { return channel_->ready() && input_ != Input::kTampered; }
 

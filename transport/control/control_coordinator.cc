@@ -377,7 +377,7 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200), options_.why_missing},
              this, Clock::now()),
       by_rank_(options_.size, nullptr),
-      // Besides strangers, all ranks may come at once.
+      // Besides unauthenticated peers, all ranks may come at once.
       half_open_(HalfOpen::MostForThisProcess() + options_.size, options_.hello_timeout),
       next_beat_(Clock::now() + interval_) {}
 

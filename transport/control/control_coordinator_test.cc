@@ -113,9 +113,9 @@ class RawPeer {
 };
 
 // Connects and speaks no protocol.
-class Stranger {
+class Outsider {
  public:
-  explicit Stranger(const SocketAddress& coordinator) : socket_(*Connect(coordinator, Soon())) {}
+  explicit Outsider(const SocketAddress& coordinator) : socket_(*Connect(coordinator, Soon())) {}
 
   // False once the coordinator has closed the connection.
   bool Send(absl::string_view bytes) const { return SendAll(socket_.get(), bytes.data(), bytes.size(), Soon()).ok(); }
@@ -251,9 +251,9 @@ TEST_P(CoordinatorTest, GarbageIsDroppedAndTheWorldFormsAllTheSame) {
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0'), std::string(5, '\xff')}) {
     const uint64_t before = refused(Refusal::kNotOurs);
-    const Stranger stranger(coordinator_->address());
-    EXPECT_TRUE(stranger.Send(bytes));
-    EXPECT_LE(stranger.ReadToTheEnd().size(), kPreambleBytes);
+    const Outsider outsider(coordinator_->address());
+    EXPECT_TRUE(outsider.Send(bytes));
+    EXPECT_LE(outsider.ReadToTheEnd().size(), kPreambleBytes);
     EXPECT_EQ(refused(Refusal::kNotOurs), before + 1);
   }
   // Of one who has the secret, if there is one.
@@ -275,7 +275,7 @@ TEST_P(CoordinatorTest, HalfAHelloAndSilenceAreDroppedAfterAWhile) {
   half.SendFrame(Encode(HelloOf(0, size_)).substr(0, 9));
   // Through with the handshake, if that is in time.
   RawPeer idle(coordinator_->address(), credentials());
-  const Stranger silent(coordinator_->address());
+  const Outsider silent(coordinator_->address());
   EXPECT_THAT(half.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   EXPECT_THAT(idle.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
   EXPECT_EQ(silent.ReadToTheEnd(), "");
@@ -287,10 +287,10 @@ TEST_P(CoordinatorTest, WhoLeavesBeforeItsHelloIsCounted) {
   const std::string start = Channel(Purpose::kControl, Channel::Side::kConnects, credentials()).Start();
   for (const size_t bytes : {size_t{0}, start.size() - 1}) {
     const uint64_t before = refused(Refusal::kGaveUp);
-    const Stranger stranger(coordinator_->address());
-    EXPECT_TRUE(stranger.Send(start.substr(0, bytes)));
-    stranger.SayNoMore();
-    stranger.ReadToTheEnd();
+    const Outsider outsider(coordinator_->address());
+    EXPECT_TRUE(outsider.Send(start.substr(0, bytes)));
+    outsider.SayNoMore();
+    outsider.ReadToTheEnd();
     EXPECT_EQ(refused(Refusal::kGaveUp), before + 1) << bytes << " bytes";
   }
   EXPECT_EQ(coordinator_->refusals().total(), 2u);
@@ -301,7 +301,7 @@ TEST_P(CoordinatorTest, SlowPeersAreDroppedAsSilentOnesAre) {
   Start(1, milliseconds(1000), milliseconds(100));
   Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
   const std::string start = channel.Start();
-  const Stranger slow(coordinator_->address());
+  const Outsider slow(coordinator_->address());
   const Deadline deadline = Soon();
   for (size_t i = 0; i < start.size() && slow.Send(start.substr(i, 1)) && refused(Refusal::kSilent) == 0; ++i) {
     ASSERT_FALSE(deadline.passed());
@@ -311,14 +311,14 @@ TEST_P(CoordinatorTest, SlowPeersAreDroppedAsSilentOnesAre) {
   EXPECT_EQ(refused(Refusal::kSilent), 1u);
 }
 
-TEST_P(CoordinatorTest, AThousandStrangersAreBoundedAndKeepNobodyOut) {
+TEST_P(CoordinatorTest, AThousandUnauthenticatedPeersAreBoundedAndKeepNobodyOut) {
   const DescriptorLimit limit(LowestFreeDescriptor() + 300);
   Start(2);
-  const Stranger first(coordinator_->address());
-  std::deque<Stranger> strangers;
+  const Outsider first(coordinator_->address());
+  std::deque<Outsider> outsiders;
   for (int i = 0; i < 1000; ++i) {
-    strangers.emplace_back(coordinator_->address());
-    if (strangers.size() > 150) strangers.pop_front();
+    outsiders.emplace_back(coordinator_->address());
+    if (outsiders.size() > 150) outsiders.pop_front();
     if (i == 400) zero_ = ConnectAs(0);
     if (i == 800) one_ = ConnectAs(1);
   }
@@ -328,13 +328,13 @@ TEST_P(CoordinatorTest, AThousandStrangersAreBoundedAndKeepNobodyOut) {
   EXPECT_THAT(coordinator_->status(), IsOk());
 }
 
-TEST_P(CoordinatorTest, RealRanksGetInWithoutDescriptorsForStrangersToo) {
+TEST_P(CoordinatorTest, RealRanksGetInWithoutDescriptorsForUnauthenticatedPeersToo) {
   Start(2);
-  std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 12; ++i) strangers.push_back(NewSocket());
+  std::vector<UniqueFd> outsiders;
+  for (int i = 0; i < 12; ++i) outsiders.push_back(NewSocket());
   UniqueFd ranks[] = {NewSocket(), NewSocket()};
   const DescriptorLimit limit(LowestFreeDescriptor() + 3);
-  for (const UniqueFd& stranger : strangers) StartToConnect(stranger, coordinator_->address());
+  for (const UniqueFd& outsider : outsiders) StartToConnect(outsider, coordinator_->address());
   StartToConnect(ranks[0], coordinator_->address());
   zero_ = Welcomed(0, std::make_unique<RawPeer>(std::move(ranks[0]), credentials()));
   StartToConnect(ranks[1], coordinator_->address());
@@ -428,19 +428,19 @@ TEST_P(SecuredCoordinatorTest, OthersThanRanksOfTheJobAreTurnedAwayAndCounted) {
   old.version = 3;
   Channel to_the_store(Purpose::kStore, Channel::Side::kConnects, credentials());
   const std::string preamble("LKSP\1\0\2\1", 8);
-  const std::pair<std::string, Refusal> strangers[] = {
+  const std::pair<std::string, Refusal> outsiders[] = {
       {Encode(old), Refusal::kOldProtocol},
       {to_the_store.Start(), Refusal::kOtherPurpose},
       {std::string("LKSP\2\0\2\1", 8), Refusal::kOtherVersion},
       {preamble + Encode(HelloOf(1, size_)), Refusal::kBroken},
       {preamble + "\x16\x03\x01\x3f\xff" + std::string(kHandshakeBytesMax, '\x01'), Refusal::kTooLong},
   };
-  for (const auto& [bytes, refusal] : strangers) {
+  for (const auto& [bytes, refusal] : outsiders) {
     const uint64_t before = refused(refusal);
     const uint64_t before_in_all = coordinator_->refusals().total();
-    const Stranger stranger(coordinator_->address());
-    (void)stranger.Send(bytes);
-    ExpectNothingIsTold(stranger.ReadToTheEnd());
+    const Outsider outsider(coordinator_->address());
+    (void)outsider.Send(bytes);
+    ExpectNothingIsTold(outsider.ReadToTheEnd());
     EXPECT_EQ(coordinator_->refusals().total(), before_in_all + 1);
     EXPECT_EQ(refused(refusal), before + 1) << Text(refusal) << "; " << coordinator_->refusals().Describe();
   }
@@ -448,11 +448,11 @@ TEST_P(SecuredCoordinatorTest, OthersThanRanksOfTheJobAreTurnedAwayAndCounted) {
   std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 50; ++i) {
     const uint64_t before = coordinator_->refusals().total();
-    const Stranger stranger(coordinator_->address());
+    const Outsider outsider(coordinator_->address());
     std::string bytes = i % 2 == 0 ? preamble : "";
     while (bytes.size() < 2 * kHandshakeBytesMax) bytes.push_back(static_cast<char>(random()));
-    (void)stranger.Send(bytes);
-    ExpectNothingIsTold(stranger.ReadToTheEnd());
+    (void)outsider.Send(bytes);
+    ExpectNothingIsTold(outsider.ReadToTheEnd());
     EXPECT_EQ(coordinator_->refusals().total(), before + 1);
   }
 
@@ -468,7 +468,7 @@ TEST_P(SecuredCoordinatorTest, ACaptureIsWorthNothing) {
   std::string captured[2];
   {
     Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
-    const Stranger rank(coordinator_->address());
+    const Outsider rank(coordinator_->address());
     captured[0] = channel.Start();
     ASSERT_TRUE(rank.Send(captured[0]));
     std::string plain;
@@ -486,7 +486,7 @@ TEST_P(SecuredCoordinatorTest, ACaptureIsWorthNothing) {
   }
   EXPECT_EQ(refused(Refusal::kOtherWorld), 1u);
   const uint64_t before = coordinator_->refusals().total();
-  const Stranger replays(coordinator_->address());
+  const Outsider replays(coordinator_->address());
   ASSERT_TRUE(replays.Send(captured[0]));
   ASSERT_NE(replays.Read(kPreambleBytes + 5), "");
   ASSERT_TRUE(replays.Send(captured[1]));
@@ -504,7 +504,7 @@ TEST_P(SecuredCoordinatorTest, AHelloThatWasAlteredOnItsWayIsCalledThat) {
   const uint64_t before = refused(Refusal::kBroken);
   {
     Channel channel(Purpose::kControl, Channel::Side::kConnects, credentials());
-    const Stranger rank(coordinator_->address());
+    const Outsider rank(coordinator_->address());
     ASSERT_TRUE(rank.Send(channel.Start()));
     std::string plain, to_send;
     while (!channel.ready()) {

@@ -1,5 +1,5 @@
 // The control channel between ranks that do not all have the same secret or level, and through somebody who changes what they say. Ranks as
-// threads. Strangers at the coordinator's port: control_coordinator_test.cc.
+// threads. Unauthenticated peers at the coordinator's port: control_coordinator_test.cc.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -165,7 +165,7 @@ TEST_F(ControlSecurityTest, ADrawnSecretIsInTheStoreWhileTheWorldFormsAndNowhere
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto any, control::DecodeCoordinatorRecord(*Read(control::kAnyJobKey)));
     EXPECT_EQ(any.secret, nullptr);
     EXPECT_EQ(any.address, record.address);
-    // Strangers make it write lines.
+    // Unauthenticated peers make it write lines.
     Credentials other = Secured('t');
     EXPECT_THAT(Create(1, 2, other, Deadline::AfterMs(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto one, Create(1, 2, Secured()));

@@ -258,7 +258,7 @@ absl::Status Channel::TakePreamble(absl::string_view* arrived, std::string* to_s
   }
   const size_t have = preamble_.size();
   if (have == 0) return absl::OkStatus();
-  // A stranger is told apart by its first byte; who speaks an older protocol of ours gets all of its eight to say so.
+  // An unauthenticated peer is told apart by its first byte; who speaks an older protocol of ours gets all of its eight to say so.
   const bool begun = have >= kPreambleBytes || preamble_[0] != own[0];
   if (have < kPreambleBytes && !begun) return absl::OkStatus();
   if (side_ == Side::kListens) to_send->append(own);

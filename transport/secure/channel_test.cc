@@ -223,7 +223,7 @@ TEST(ChannelTest, OldVersionsAreNamed) {
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("2, not 1")));
 }
 
-TEST(ChannelTest, StrangersAreToldApartEarly) {
+TEST(ChannelTest, UnauthenticatedPeersAreToldApartEarly) {
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1, '\x16'), std::string(100, '\0')}) {
     End listens(Purpose::kData, Side::kListens, Secured('s'));

@@ -96,7 +96,7 @@ TEST(CoreFileTest, TheSearchFindsWhatIsThere) {
   EXPECT_EQ(needle.Find(), "");
 }
 
-// With either key of these a stranger is let in (RFC 8446, 7.1).
+// Who has either of these keys is let in (RFC 8446, 7.1).
 TEST(CoreFileTest, HasNoKeyOfTheHandshake) {
   Credentials credentials;
   credentials.level = SecurityLevel::kAuthenticate;

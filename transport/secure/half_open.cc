@@ -15,7 +15,7 @@ namespace {
 // In which a handshake between processes that mean it is over.
 constexpr std::chrono::seconds kStays{1};
 
-// More than the ranks of any world make. Those that are remembered are made with the secret, so strangers cannot fill this up.
+// More than the ranks of any world make. Those that are remembered are made with the secret, so unauthenticated peers cannot fill this up.
 constexpr size_t kFirstFlightsMax = size_t{1} << 16;
 
 // The network of an IPv6 address, "2001:db8::7" or "fe80::7%eth0". Anything else as it is, an IPv4 address in IPv6's form too.

@@ -207,7 +207,7 @@ TEST_F(ShmTransportTest, ConnectEndsWithItsDeadline) {
 }
 
 // Of every kind, beside a world that forms.
-TEST_F(ShmTransportTest, StrangersAreRefusedAndCounted) {
+TEST_F(ShmTransportTest, UnauthenticatedPeersAreRefusedAndCounted) {
   for (const SecurityLevel level : {SecurityLevel::kNone, SecurityLevel::kAuthenticate, SecurityLevel::kEncrypt}) {
     SCOPED_TRACE(Name(level));
     const Credentials credentials = TestCredentials(level);

@@ -328,7 +328,7 @@ class OtherProcess {
 };
 
 // Connects, says nothing, and stays.
-std::function<bool()> Strangers(const SocketAddress& server, int count) {
+std::function<bool()> Outsiders(const SocketAddress& server, int count) {
   return [=] {
     static std::vector<UniqueFd> connections;
     for (int i = 0; i < count; ++i) {
@@ -356,11 +356,11 @@ class DescriptorLimit {
   rlimit before_ = {};
 };
 
-TEST_P(TcpStoreServerTest, ManySilentStrangersKeepNoClientOut) {
+TEST_P(TcpStoreServerTest, ManySilentUnauthenticatedPeersKeepNoClientOut) {
   const DescriptorLimit limit(60);
   Start({});
-  OtherProcess strangers(Strangers(server_->address(), 200));
-  ASSERT_TRUE(strangers.Run());
+  OtherProcess outsiders(Outsiders(server_->address(), 200));
+  ASSERT_TRUE(outsiders.Run());
   for (int i = 0; i < 3; ++i) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto client, NewClient());
     EXPECT_THAT(client->Set("k", "v", Soon()), IsOk());
@@ -369,16 +369,16 @@ TEST_P(TcpStoreServerTest, ManySilentStrangersKeepNoClientOut) {
   EXPECT_GE(refused(Refusal::kCrowded), 200 - HalfOpen::MostForThisProcess());
 }
 
-TEST_P(TcpStoreServerTest, StrangersMakeWayWhereDescriptorsRunOut) {
+TEST_P(TcpStoreServerTest, UnauthenticatedPeersMakeWayWhereDescriptorsRunOut) {
   Start({});
-  OtherProcess strangers(Strangers(server_->address(), 50));
+  OtherProcess outsiders(Outsiders(server_->address(), 50));
   const HostPort port = PortOf(server_->address());
   OtherProcess other([&, level = GetParam()] {
     const auto client = TcpStoreClient::Connect(port, CredentialsOf(level), Soon());
     return client.ok() && (*client)->Set("from", "another", Soon()).ok();
   });
   const DescriptorLimit limit(3);
-  ASSERT_TRUE(strangers.Run());
+  ASSERT_TRUE(outsiders.Run());
   EXPECT_TRUE(other.Run());
   EXPECT_THAT(client_->Get("from", Soon()), IsOkAndHolds("another"));
   EXPECT_GT(refused(Refusal::kCrowded), 0);

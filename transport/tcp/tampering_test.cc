@@ -209,7 +209,7 @@ TEST_P(TamperingTest, AReplayedConnectionIsTurnedAway) {
   EXPECT_TRUE(target == TestPayload(100, 2));
 }
 
-TEST_P(TamperingTest, StrangersOfEveryKindAreTurnedAwayAndCounted) {
+TEST_P(TamperingTest, UnauthenticatedPeersOfEveryKindAreTurnedAwayAndCounted) {
   CreateSecured([](TcpTransportOptions* options) {
     options->handshake_timeout = std::chrono::milliseconds(300);
     options->pending_connections_max = 16;
@@ -276,11 +276,11 @@ TEST_P(TamperingTest, ARankThatWantsNoRecordsIsToldWhoDoes) {
 }
 
 // Out of descriptors: whoever has not shaken hands goes first.
-TEST_P(TamperingTest, ARankGetsADescriptorThatAStrangerHas) {
+TEST_P(TamperingTest, ARankGetsADescriptorThatAnUnauthenticatedPeerHas) {
   CreateSecured();
   const ptrdiff_t open = OpenDescriptors();
-  std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 4; ++i) strangers.push_back(Babble(1, ""));
+  std::vector<UniqueFd> outsiders;
+  for (int i = 0; i < 4; ++i) outsiders.push_back(Babble(1, ""));
   ASSERT_TRUE(DriveAll([&] { return OpenDescriptors() == open + 8; })) << "two each, one of them the listener's";
   const std::vector<unsigned char> data = TestPayload(1000, 1);
   std::vector<unsigned char> target(1000);

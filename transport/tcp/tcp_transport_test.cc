@@ -121,23 +121,23 @@ TEST_F(TcpTransportTest, DescribesPeersByAddress) {
 }
 
 // Garbage, half a handshake and silence, beside an exchange on each channel that opens connections of its own.
-TEST_F(TcpTransportTest, StrangersReachNoRankAndAreLoggedOnceASecond) {
+TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond) {
   Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(1000); });
   LogLines log;
   const auto begin = Deadline::Clock::now();
   const std::string hello = EncodeHello(AHello(0));
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> outsiders;
   for (int i = 0; i < 10; ++i) {
-    strangers.push_back(Babble(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
-    strangers.push_back(Babble(1, std::string(100'000, '\0')));
-    strangers.push_back(Babble(1, hello));  // as version 2 began
-    strangers.push_back(Babble(1, "LKSP"));
-    strangers.push_back(Say(1, hello.substr(0, hello.size() - 1)).socket);
-    strangers.push_back(Babble(1, ""));
+    outsiders.push_back(Babble(1, "GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
+    outsiders.push_back(Babble(1, std::string(100'000, '\0')));
+    outsiders.push_back(Babble(1, hello));  // as version 2 began
+    outsiders.push_back(Babble(1, "LKSP"));
+    outsiders.push_back(Say(1, hello.substr(0, hello.size() - 1)).socket);
+    outsiders.push_back(Babble(1, ""));
     Babble(1, "LKSP");  // and gone again
     ExpectExchange(0, 1, i);
   }
-  for (const UniqueFd& peer : strangers) EXPECT_TRUE(Closed(peer.get()));
+  for (const UniqueFd& peer : outsiders) EXPECT_TRUE(Closed(peer.get()));
   ExpectExchange(0, 1, 100);
   const Refusals& refusals = *rank(1)->refusals();
   EXPECT_EQ(refusals.count(Refusal::kNotOurs), 20);
