@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -64,6 +66,13 @@ struct Stream {
 absl::StatusOr<PacketCapture> PacketCapture::Start() {
   UniqueFd capture(socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!capture.valid()) return absl::UnavailableError(ErrnoStatus(errno, "packet socket").message());
+  // Handshakes are short: data of whoever sends it meanwhile does not fill the buffer. In the IP header (RFC 791, 3.1) the length.
+  sock_filter short_ones[] = {BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 2), BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 4096, 0, 1),
+                              BPF_STMT(BPF_RET | BPF_K, 0), BPF_STMT(BPF_RET | BPF_K, UINT32_MAX)};
+  const sock_fprog program = {4, short_ones};
+  if (setsockopt(capture.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0) {
+    return absl::UnavailableError(ErrnoStatus(errno, "filter of a packet socket").message());
+  }
   (void)setsockopt(capture.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBufferBytes, sizeof(kBufferBytes));
   sockaddr_ll loopback = {};
   loopback.sll_family = AF_PACKET;
@@ -78,7 +87,8 @@ absl::StatusOr<PacketCapture> PacketCapture::Start() {
 std::vector<std::string> PacketCapture::Take(const std::set<uint16_t>& ports, size_t bytes_max) {
   std::map<std::tuple<uint32_t, uint16_t, uint16_t>, Stream> streams;
   std::string packet(kPacketBytesMax, '\0');
-  for (;;) {
+  const Deadline deadline = Deadline::AfterMs(10'000);  // others may send faster than this reads
+  while (!deadline.passed()) {
     sockaddr_ll from = {};
     socklen_t from_bytes = sizeof(from);
     const ssize_t bytes =

@@ -182,7 +182,7 @@ LOCKSTEP_RANK_FUNCTION(AnotherUser) {
   }
   AttackOptions options;
   options.per_second = 100;
-  options.patience = milliseconds(3'000);
+  options.patience = milliseconds(10'000);
   const AttackResults results = RunAttacks([&] { return targets; }, options,
                                            [](const AttackResults& so_far) { return so_far.connections >= 100; });
   const bool all = results.turned_away == results.connections;
@@ -503,7 +503,7 @@ TEST_P(UnauthenticatedPeersTest, AreTurnedAwayByEveryListenerInEveryPhase) {
   std::map<std::string, Purpose> answering = afterwards;
   answering.erase("libfabric's port");  // may keep connections as long as it likes
 
-  options_.at_once = 96;
+  options_.at_once = 160;
   ASSERT_NO_FATAL_FAILURE(TrainUnderAttack("train", answering));
   options_.per_second = 500;
   ASSERT_NO_FATAL_FAILURE(CloseUnderAttack("close", afterwards));

@@ -303,6 +303,10 @@ TEST_P(TamperedRecordsTest, AnInjectedSegmentEndsTheWorldOnAllRanks) {
   if (const auto made = SegmentInjector::Open({}); !made.ok()) GTEST_SKIP() << made.status();
   ASSERT_NO_FATAL_FAILURE(Start("TamperedRank", {{"LOCKSTEP_SECURITY", level}, {"LOCKSTEP_SECURITY_LOCAL", "1"}}));
   const std::vector<std::string> descriptions = Receive();
+  if (!absl::StrContains(descriptions[0], "security: ")) {
+    const absl::Status end = ranks_->Wait(0, Soon());
+    if (absl::StrContains(end.message(), "install a filter of system calls")) GTEST_SKIP() << end;
+  }
   ASSERT_THAT(descriptions, Each(HasSubstr(absl::StrCat("security: ", level))));
   // Where ranks 1 and 2 listen.
   std::vector<uint16_t> ports;

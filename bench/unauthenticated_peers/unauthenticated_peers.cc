@@ -112,7 +112,8 @@ struct Board {
   bool Made(uint32_t in_phase) const {
     const uint64_t so_far = made;
     const auto enough = static_cast<uint64_t>(absl::GetFlag(FLAGS_connections_per_phase));
-    return attacks_over || (so_far >> 32 == in_phase && (so_far & 0xffffffff) >= enough);
+    const uint64_t at = so_far >> 32;
+    return attacks_over || at > in_phase || (at == in_phase && (so_far & 0xffffffff) >= enough);
   }
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -286,9 +287,11 @@ class Attackers {
     if (ended == 0) return Json();
     if (ended < 0) return ErrnoStatus(errno, "wait for the attackers");
     if (status != 0) return absl::InternalError(absl::StrCat("the attackers' process ", DescribeWaitStatus(status)));
-    std::string text(1 << 16, '\0');
-    const ssize_t bytes = pread(output_, &text[0], text.size(), 0);
-    text.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
+    std::string text;
+    char piece[1 << 16];
+    for (ssize_t bytes; (bytes = pread(output_, piece, sizeof(piece), static_cast<off_t>(text.size()))) > 0;) {
+      text.append(piece, static_cast<size_t>(bytes));
+    }
     return Json::parse(text);
   }
 

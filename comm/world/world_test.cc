@@ -41,7 +41,6 @@ namespace {
 using ::lockstep::testing::RunRanks;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -458,8 +457,8 @@ TEST(World, AMismatchIsTheSameTextOnEveryRank) {
   });
   EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
                                   AllOf(HasSubstr("rank 1 called all_reduce #1 (99999 f32 sum, ring)"),
-                                        AnyOf(HasSubstr("rank 0 called all_reduce #1 (100000 f32 sum, ring)"),
-                                              HasSubstr("rank 2 called all_reduce #1 (100000 f32 sum, ring)")))));
+                                        // Where ranks are so slow that the coordinator asks first, any of them is told.
+                                        ContainsRegex("rank [023] called all_reduce #1 \\(100000 f32 sum, ring\\)"))));
   EXPECT_THAT(errors, Each(Eq(errors[0])));
 }
 

@@ -429,6 +429,8 @@ bool LocalPeers::ReadNotices(Peer* peer, Rank rank, Observer* observer) {
 bool LocalPeers::Poll(Observer* observer) {
   if (paused_)
     paused_ = !EpollControl(events_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, About(kListener, 0)).ok();
+  // Another thread may have had its descriptor.
+  if (!spare_.valid() && listener_.valid()) spare_ = Duplicate(events_.get());
   epoll_event events[kEventsPerPoll];
   const int count = epoll_wait(events_.get(), events, kEventsPerPoll, 0);
   bool moved = false;

@@ -273,7 +273,8 @@ class TcpStoreServer::Loop {
 
   void SetAnotherLevel(const SocketAddress& peer, const absl::Status& reason) {
     MutexLock lock(&mu_);
-    another_level_ = absl::StrCat("the store's server has turned away ", peer.ToString(), ": ", reason.message());
+    another_level_ =
+        absl::StrCat("the store's server has turned away ", peer.ToString(), " earlier: ", reason.message());
   }
 
   // These return why the client is to be dropped, or OK. UNAVAILABLE: it has left, which needs no warning.
@@ -415,6 +416,8 @@ class TcpStoreServer::Loop {
     next_tick_ = now + std::chrono::milliseconds(std::max(TickMs(), 1));
     while (const absl::optional<uint64_t> expired = half_open_.Expired(now)) GiveUp(*expired, Refusal::kSilent);
     service_.DropExpired(now);
+    // Another thread may have had its descriptor.
+    if (!spare_.valid()) spare_ = Duplicate(stop_event_.get());
     if (!listening_) listening_ = Watch(listeners_, kListener).ok();
     if (!handing_out_) handing_out_ = Watch(secret_listeners_, kSecretListener).ok();
   }

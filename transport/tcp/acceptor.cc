@@ -20,6 +20,8 @@ enum : uint64_t { kListenerId, kStopId, kLastId };
 constexpr int kAcceptedPerTurn = 16;
 constexpr int kAdvancedPerTurn = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
+// That wait until the transport takes them: as many as the kernel's queue of a listener has, which is where they waited otherwise.
+constexpr size_t kArrivalsMax = 4096;
 
 }  // namespace
 
@@ -102,14 +104,27 @@ bool Acceptor::AdvanceSome() {
     }
     half_open_.Remove(id);
     if (outcome == Outcome::kArrived) {
-      (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
       MutexLock lock(&mu_);
-      arrivals_.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
-      arrived_.Signal();
+      if (arrivals_.size() < kArrivalsMax) {
+        (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
+        arrivals_.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
+        arrived_.Signal();
+        pending_.erase(found);
+        continue;
+      }
+      refusals_.Note(Refusal::kCrowded, found->second.peer.ToString(),
+                     absl::StrCat(kArrivalsMax, " connections wait for this rank to look at them"));
     }
-    pending_.erase(found);
+    Forget(id);
   }
   return accept;
+}
+
+void Acceptor::Forget(uint64_t id) {
+  const auto found = pending_.find(id);
+  // Closing it is not enough where another process has a copy.
+  (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
+  pending_.erase(found);
 }
 
 void Acceptor::AcceptSome() {
@@ -147,7 +162,7 @@ void Acceptor::Drop(uint64_t id, Refusal refusal, absl::string_view why) {
   half_open_.Remove(id);
   const auto found = pending_.find(id);
   refusals_.Note(refusal, found->second.peer.ToString(), why);
-  pending_.erase(found);
+  Forget(id);
 }
 
 Acceptor::Outcome Acceptor::Read(Pending* pending, Hello* hello) {

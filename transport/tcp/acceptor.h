@@ -3,7 +3,7 @@
 // Whoever connects must prove that it has the secret, and send a hello that fits, by a deadline. Unauthenticated peers, silence and
 // floods cost a bounded number of descriptors and one log line a second of each kind. All this is done by a thread of its own
 // ("lockstep-accept"), which sleeps while nobody connects: a rank that computes, and drives its transport for minutes no more, still
-// takes peers in, so that nobody can fill the kernel's queue of connections meanwhile, and a flood takes no time from who sends data.
+// takes peers in, so that nobody can fill the kernel's queue of connections meanwhile, and a flood takes little time from who sends data.
 
 #ifndef TRANSPORT_TCP_ACCEPTOR_H_
 #define TRANSPORT_TCP_ACCEPTOR_H_
@@ -75,6 +75,8 @@ class Acceptor {
   // Reads as much of a hello as is there.
   Outcome Read(Pending* pending, Hello* hello);
   Outcome Reject(Pending* pending, Refusal refusal, const Answer& answer, absl::string_view why);
+  // Closes a connection whose events were watched.
+  void Forget(uint64_t id);
   // Closes a connection that has not shaken hands.
   void Drop(uint64_t id, Refusal refusal, absl::string_view why);
 

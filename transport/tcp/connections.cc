@@ -63,8 +63,8 @@ uint64_t Key(Rank peer, ChannelId channel) { return static_cast<uint64_t>(peer.v
 //
 // All ranks listen before any rank knows the addresses. So a refusal is final: that rank has gone. Other attempts end
 // `connect_timeout` after the first, or after the first that crossed another. A connected peer that has not answered is not
-// late, nor is one that has not proved itself: it does when it next drives its transport. Until then the message stays with its sender,
-// like any message that nobody receives.
+// late: its listener's thread has proved it, and it answers when it next drives its transport. Until then the message stays with its
+// sender, like any message that nobody receives.
 class Connector {
  public:
   enum class State { kPausing, kConnecting, kSecuring, kAnswering, kConnected, kFailed };

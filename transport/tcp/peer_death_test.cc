@@ -33,13 +33,24 @@ TcpTransportOptions SecuredOptions(int rank, SecurityLevel level) {
   return options;
 }
 
+std::string ReadLine(int descriptor) {
+  std::string line;
+  for (char c; read(descriptor, &c, 1) == 1 && c != '\n';) line += c;
+  return line;
+}
+
+bool WriteLine(int descriptor, std::string line) {
+  line += '\n';
+  return write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+}
+
 // Rank 1 of two: a child that sends one byte on channel 0 to the parent and drives its transport until it is killed.
 // With `grandchild`, it first forks one that sleeps, as a data loader might, and sends its process id.
-[[noreturn]] void RunChild(int address_pipe, const SocketAddress& parent, bool grandchild, SecurityLevel level) {
+[[noreturn]] void RunChild(int parents_address_pipe, int address_pipe, bool grandchild, SecurityLevel level) {
+  const SocketAddress parent = TestAddress(ReadLine(parents_address_pipe));
   absl::StatusOr<std::unique_ptr<TcpTransport>> transport = TcpTransport::Create(SecuredOptions(1, level));
   if (!transport.ok() || !(*transport)->SetPeers({parent, (*transport)->address()}).ok()) _exit(1);
-  const std::string address = (*transport)->address().ToString() + "\n";
-  if (write(address_pipe, address.data(), address.size()) != static_cast<ssize_t>(address.size())) _exit(2);
+  if (!WriteLine(address_pipe, (*transport)->address().ToString())) _exit(2);
 
   TestOperation first, second;
   (*transport)->Send(Rank(0), 0, TestEnvelope(1), "a", 1, &first);
@@ -65,17 +76,22 @@ class PeerDeathTest : public testing::TestWithParam<std::tuple<bool, SecurityLev
 // The peer is killed while the survivor waits for its message. Its sockets close with it, whoever else has a copy.
 TEST_P(PeerDeathTest, FailsTheReceivesOfTheSurvivorAtOnce) {
   const auto [with_grandchild, level] = GetParam();
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto survivor, TcpTransport::Create(SecuredOptions(0, level)));
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const SocketAddress own = survivor->address();
+  // Before there is a thread: ThreadSanitizer follows none in a child otherwise.
+  int there[2];
+  int back[2];
+  ASSERT_EQ(pipe(there), 0);
+  ASSERT_EQ(pipe(back), 0);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
-  if (child == 0) RunChild(pipes[1], own, with_grandchild, level);
-  close(pipes[1]);
-  std::string address;
-  for (char c; read(pipes[0], &c, 1) == 1 && c != '\n';) address += c;
-  close(pipes[0]);
+  if (child == 0) RunChild(there[0], back[1], with_grandchild, level);
+  close(there[0]);
+  close(back[1]);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto survivor, TcpTransport::Create(SecuredOptions(0, level)));
+  const SocketAddress own = survivor->address();
+  ASSERT_TRUE(WriteLine(there[1], own.ToString()));
+  const std::string address = ReadLine(back[0]);
+  close(there[1]);
+  close(back[0]);
   ASSERT_THAT(survivor->SetPeers({own, TestAddress(address)}), IsOk());
 
   TestOperation first, second, last, send, later;

@@ -213,6 +213,8 @@ void TcpTransport::AbortChannel(ChannelId channel, const absl::Status& status) {
 void TcpTransport::Abort(const absl::Status& status) {
   links_.BreakAll(status);
   connections_.AbortAll();
+  // In a forked child, what its thread was changing is in no known state.
+  if (fork_generation_ != ForkGeneration()) (void)acceptor_.release();
   acceptor_ = nullptr;
   Settle();
 }

@@ -122,7 +122,10 @@ TEST_F(TcpTransportTest, DescribesPeersByAddress) {
 
 // Garbage, half a handshake and silence, beside an exchange on each channel that opens connections of its own.
 TEST_F(TcpTransportTest, UnauthenticatedPeersReachNoRankAndAreLoggedOnceASecond) {
-  Create(2, [](TcpTransportOptions* options) { options->handshake_timeout = std::chrono::milliseconds(1000); });
+  Create(2, [](TcpTransportOptions* options) {
+    options->handshake_timeout = std::chrono::milliseconds(1000);
+    options->pending_connections_max = 64;
+  });
   LogLines log;
   const auto begin = Deadline::Clock::now();
   const std::string hello = EncodeHello(AHello(0));
