@@ -290,19 +290,24 @@ TEST_P(TcpStoreServerTest, ServesNobodyWhoHasNotProvedThatHeHasTheSecret) {
   EXPECT_THAT(client_->Get("k", Soon()), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// A process with descriptors of its own, which stays until the end.
+// A process with descriptors of its own, which stays until the end. Made before the server, since a child of a process with threads may
+// find a lock taken.
 class OtherProcess {
  public:
-  explicit OtherProcess(const std::function<bool()>& body) {
+  using Body = std::function<bool(const SocketAddress& server)>;
+
+  explicit OtherProcess(const Body& body) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     pid_ = fork();
     if (pid_ == 0) {
       close(ends[0]);
       (void)Limit(RLIMIT_NOFILE, RLIM_INFINITY);
-      char byte = 0;
-      if (read(ends[1], &byte, 1) == 1 && body()) (void)!write(ends[1], "x", 1);
-      (void)!read(ends[1], &byte, 1);
+      char text[64];
+      const ssize_t bytes = read(ends[1], text, sizeof(text));
+      const auto server = SocketAddress::Parse(absl::string_view(text, bytes > 0 ? static_cast<size_t>(bytes) : 0));
+      if (server.ok() && body(*server)) (void)!write(ends[1], "x", 1);
+      (void)!read(ends[1], text, 1);
       _exit(0);
     }
     close(ends[1]);
@@ -316,10 +321,12 @@ class OtherProcess {
   OtherProcess(const OtherProcess&) = delete;
 
   // What the body returns; once.
-  bool Run() {
+  bool Run(const SocketAddress& server) {
+    const std::string text = server.ToString();
     char byte = 0;
     pollfd entry = {socket_, POLLIN, 0};
-    return write(socket_, "x", 1) == 1 && poll(&entry, 1, Soon().remaining_ms()) == 1 && read(socket_, &byte, 1) == 1;
+    return write(socket_, text.data(), text.size()) > 0 && poll(&entry, 1, Soon().remaining_ms()) == 1 &&
+           read(socket_, &byte, 1) == 1;
   }
 
  private:
@@ -328,8 +335,8 @@ class OtherProcess {
 };
 
 // Connects, says nothing, and stays.
-std::function<bool()> Outsiders(const SocketAddress& server, int count) {
-  return [=] {
+OtherProcess::Body Outsiders(int count) {
+  return [count](const SocketAddress& server) {
     static std::vector<UniqueFd> connections;
     for (int i = 0; i < count; ++i) {
       absl::StatusOr<UniqueFd> socket = Connect(server, Soon());
@@ -357,10 +364,10 @@ class DescriptorLimit {
 };
 
 TEST_P(TcpStoreServerTest, ManySilentUnauthenticatedPeersKeepNoClientOut) {
+  OtherProcess outsiders(Outsiders(200));
   const DescriptorLimit limit(60);
   Start({});
-  OtherProcess outsiders(Outsiders(server_->address(), 200));
-  ASSERT_TRUE(outsiders.Run());
+  ASSERT_TRUE(outsiders.Run(server_->address()));
   for (int i = 0; i < 3; ++i) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto client, NewClient());
     EXPECT_THAT(client->Set("k", "v", Soon()), IsOk());
@@ -370,28 +377,26 @@ TEST_P(TcpStoreServerTest, ManySilentUnauthenticatedPeersKeepNoClientOut) {
 }
 
 TEST_P(TcpStoreServerTest, UnauthenticatedPeersMakeWayWhereDescriptorsRunOut) {
-  Start({});
-  OtherProcess outsiders(Outsiders(server_->address(), 50));
-  const HostPort port = PortOf(server_->address());
-  OtherProcess other([&, level = GetParam()] {
-    const auto client = TcpStoreClient::Connect(port, CredentialsOf(level), Soon());
+  OtherProcess outsiders(Outsiders(50));
+  OtherProcess other([level = GetParam()](const SocketAddress& server) {
+    const auto client = TcpStoreClient::Connect(PortOf(server), CredentialsOf(level), Soon());
     return client.ok() && (*client)->Set("from", "another", Soon()).ok();
   });
+  Start({});
   const DescriptorLimit limit(3);
-  ASSERT_TRUE(outsiders.Run());
-  EXPECT_TRUE(other.Run());
+  ASSERT_TRUE(outsiders.Run(server_->address()));
+  EXPECT_TRUE(other.Run(server_->address()));
   EXPECT_THAT(client_->Get("from", Soon()), IsOkAndHolds("another"));
   EXPECT_GT(refused(Refusal::kCrowded), 0);
 }
 
 TEST_P(TcpStoreServerTest, AClientThatCannotBeServedForWantOfDescriptorsIsToldSo) {
-  Start({});
-  const HostPort port = PortOf(server_->address());
-  OtherProcess other([&, level = GetParam()] {
-    return absl::IsResourceExhausted(TcpStoreClient::Connect(port, CredentialsOf(level), Soon()).status());
+  OtherProcess other([level = GetParam()](const SocketAddress& server) {
+    return absl::IsResourceExhausted(TcpStoreClient::Connect(PortOf(server), CredentialsOf(level), Soon()).status());
   });
+  Start({});
   const DescriptorLimit limit(0);
-  EXPECT_TRUE(other.Run());
+  EXPECT_TRUE(other.Run(server_->address()));
   ExpectClientWorks();
   EXPECT_FALSE(server_->status().ok());
   EXPECT_GE(refused(Refusal::kCrowded), 1);
@@ -399,15 +404,15 @@ TEST_P(TcpStoreServerTest, AClientThatCannotBeServedForWantOfDescriptorsIsToldSo
 
 TEST_P(TcpStoreServerTest, ASecretIsHandedOutWhereNoDescriptorIsFree) {
   if (GetParam() == SecurityLevel::kNone) GTEST_SKIP() << "there is no secret";
+  OtherProcess other([level = GetParam()](const SocketAddress& server) {
+    const auto secret = AskForSecret({server}, Soon());
+    return secret.ok() && (*secret)->bytes() == CredentialsOf(level).secret->bytes();
+  });
   TcpStoreServer::Options options;
   options.hands_out_secret = true;
   Start(options);
-  OtherProcess other([address = server_->address(), level = GetParam()] {
-    const auto secret = AskForSecret({address}, Soon());
-    return secret.ok() && (*secret)->bytes() == CredentialsOf(level).secret->bytes();
-  });
   const DescriptorLimit limit(0);
-  EXPECT_TRUE(other.Run());
+  EXPECT_TRUE(other.Run(server_->address()));
 }
 
 TEST_P(TcpStoreServerTest, AnImpossibleRequestEndsOnlyItsOwnConnection) {
