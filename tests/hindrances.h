@@ -9,6 +9,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -16,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/check.h"
+#include "base/fork.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -58,6 +61,22 @@ inline absl::Status Limit(__rlimit_resource resource, rlim_t most) {
   limit.rlim_cur = std::min(most, limit.rlim_max);
   return setrlimit(resource, &limit) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "setrlimit");
 }
+
+// While it lives, this process may open so many descriptors more.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(int more) {
+    LOCKSTEP_CHECK(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const int lowest_free = UniqueFd(dup(0)).get();
+    LOCKSTEP_CHECK(Limit(RLIMIT_NOFILE, static_cast<rlim_t>(lowest_free + more)).ok());
+  }
+  ~DescriptorLimit() { LOCKSTEP_CHECK(setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
 
 }  // namespace lockstep
 

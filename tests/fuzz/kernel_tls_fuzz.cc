@@ -8,7 +8,6 @@
 //                                             3 type:u8 text   the peer seals a record of this content type
 //                                             4 text           bytes that nobody sealed
 
-#include <linux/tls.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -85,19 +84,7 @@ class Connection {
   void Seal(unsigned char type, absl::string_view text) {
     // Padding, to TLS, which never ends a record.
     if (type == 0 || !Fits(text)) return;
-    iovec piece = {const_cast<char*>(text.data()), text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(1)] = {};
-    msghdr message = {};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* const said = CMSG_FIRSTHDR(&message);
-    said->cmsg_level = SOL_TLS;
-    said->cmsg_type = TLS_SET_RECORD_TYPE;
-    said->cmsg_len = CMSG_LEN(1);
-    *CMSG_DATA(said) = type;
-    LOCKSTEP_CHECK(kernel_.Send(from_->get(), message) == static_cast<ssize_t>(text.size()));
+    LOCKSTEP_CHECK(SendAs(&kernel_, from_->get(), type, text) == static_cast<ssize_t>(text.size()));
     if (type == kDataType) {
       data_.append(text.data(), text.size());
       return;

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 #include "transport/control/control_connection.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_testing.h"
@@ -135,23 +135,6 @@ class Outsider {
  private:
   const UniqueFd socket_;
 };
-
-// As many descriptors as a process may have, for as long as this lives.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(rlim_t most) {
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    rlimit limit = before_;
-    limit.rlim_cur = most;
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  }
-  ~DescriptorLimit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
-
- private:
-  rlimit before_ = {};
-};
-
-rlim_t LowestFreeDescriptor() { return static_cast<rlim_t>(UniqueFd(dup(0)).get()); }
 
 UniqueFd NewSocket() { return UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
@@ -312,7 +295,7 @@ TEST_P(CoordinatorTest, SlowPeersAreDroppedAsSilentOnesAre) {
 }
 
 TEST_P(CoordinatorTest, AThousandUnauthenticatedPeersAreBoundedAndKeepNobodyOut) {
-  const DescriptorLimit limit(LowestFreeDescriptor() + 300);
+  const DescriptorLimit limit(300);
   Start(2);
   const Outsider first(coordinator_->address());
   std::deque<Outsider> outsiders;
@@ -333,7 +316,7 @@ TEST_P(CoordinatorTest, RealRanksGetInWithoutDescriptorsForUnauthenticatedPeersT
   std::vector<UniqueFd> outsiders;
   for (int i = 0; i < 12; ++i) outsiders.push_back(NewSocket());
   UniqueFd ranks[] = {NewSocket(), NewSocket()};
-  const DescriptorLimit limit(LowestFreeDescriptor() + 3);
+  const DescriptorLimit limit(3);
   for (const UniqueFd& outsider : outsiders) StartToConnect(outsider, coordinator_->address());
   StartToConnect(ranks[0], coordinator_->address());
   zero_ = Welcomed(0, std::make_unique<RawPeer>(std::move(ranks[0]), credentials()));
@@ -352,7 +335,7 @@ TEST_P(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
   const UniqueFd spare = NewSocket();
   absl::StatusOr<JoinFailed> failed = absl::UnknownError("");
   {
-    const DescriptorLimit limit(LowestFreeDescriptor());
+    const DescriptorLimit limit(0);
     StartToConnect(spare, coordinator_->address());
     failed = zero->ReceiveA<JoinFailed>();
   }

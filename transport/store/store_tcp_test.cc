@@ -347,22 +347,6 @@ OtherProcess::Body Outsiders(int count) {
   };
 }
 
-// Of this process, while it lives.
-class DescriptorLimit {
- public:
-  // How many more may be opened.
-  explicit DescriptorLimit(int more) {
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const int lowest_free = dup(0);
-    close(lowest_free);
-    EXPECT_THAT(Limit(RLIMIT_NOFILE, lowest_free + more), IsOk());
-  }
-  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_ = {};
-};
-
 TEST_P(TcpStoreServerTest, ManySilentUnauthenticatedPeersKeepNoClientOut) {
   OtherProcess outsiders(Outsiders(200));
   const DescriptorLimit limit(60);

@@ -238,4 +238,20 @@ ssize_t FakeKernelTls::Receive(int socket, msghdr* message) {
   return read;
 }
 
+ssize_t SendAs(KernelTls* kernel, int socket, unsigned char type, absl::string_view bytes) {
+  iovec piece = {const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(type))] = {};
+  msghdr message = {};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const said = CMSG_FIRSTHDR(&message);
+  said->cmsg_level = SOL_TLS;
+  said->cmsg_type = TLS_SET_RECORD_TYPE;
+  said->cmsg_len = CMSG_LEN(sizeof(type));
+  *CMSG_DATA(said) = type;
+  return kernel->Send(socket, message);
+}
+
 }  // namespace lockstep

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "transport/secure/cipher.h"
 #include "transport/tcp/kernel_tls.h"
@@ -82,6 +83,10 @@ class FakeKernelTls final : public KernelTls {
   std::map<int, Socket> sockets_ ABSL_GUARDED_BY(mu_);
   Counts counts_ ABSL_GUARDED_BY(mu_);
 };
+
+// Sends these bytes as a record of another content type, as only another program than ours would.
+// RETURNS  as KernelTls::Send
+ssize_t SendAs(KernelTls* kernel, int socket, unsigned char type, absl::string_view bytes);
 
 }  // namespace lockstep
 

@@ -116,20 +116,7 @@ class KernelTlsTest : public testing::TestWithParam<bool> {
     if (type == 23) {
       EXPECT_EQ(Write(bytes), bytes.size());
     } else {
-      iovec piece = {const_cast<char*>(bytes.data()), bytes.size()};
-      alignas(cmsghdr) char control[CMSG_SPACE(1)] = {};
-      msghdr message = {};
-      message.msg_iov = &piece;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* const said = CMSG_FIRSTHDR(&message);
-      *said = {};
-      said->cmsg_level = SOL_TLS;
-      said->cmsg_type = 1;  // TLS_SET_RECORD_TYPE
-      said->cmsg_len = CMSG_LEN(1);
-      *CMSG_DATA(said) = static_cast<unsigned char>(type);
-      EXPECT_EQ(kernel_->Send(writers_->get(), message), bytes.size());
+      EXPECT_EQ(SendAs(kernel_, writers_->get(), static_cast<unsigned char>(type), bytes), bytes.size());
     }
     return Take(kHeaderBytes + bytes.size() + 1 + RecordCipher::kTagBytes);
   }
