@@ -237,11 +237,10 @@ class Search {
       LogNowAndThen();
       absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
       const WipedAtEnd wiped(&now);
-      if (!now.ok()) return !absl::IsNotFound(now.status());
-      if (*now == text) return true;
-      // What another rank has told there the coordinator tells as well; one that is dead does not.
-      const absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, *now);
-      if (!failure.has_value() || failure->attempt < options_.attempt) return false;
+      if (!now.ok() && !absl::IsNotFound(now.status())) return true;
+      if (now.ok() && *now == text) return true;
+      if (now.ok() && control::DecodeCoordinatorRecord(*now).ok()) return false;
+      // It was removed, or a failure stands there: the coordinator has told us of it, or is about to; one that is dead does not.
       overruled = Deadline::Earlier(overruled, Deadline::After(kProbeTime));
       return !overruled.passed();
     });

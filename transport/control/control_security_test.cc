@@ -89,6 +89,21 @@ int CountOf(const std::string& text, const std::string& part) {
   return count;
 }
 
+// Knows how often it was asked.
+class CountingStore final : public MemoryStore {
+ public:
+  int calls() const { return calls_; }
+
+ private:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
+    absl::StatusOr<std::string> result = MemoryStore::Perform(call, deadline);
+    ++calls_;
+    return result;
+  }
+
+  std::atomic<int> calls_{0};
+};
+
 class ControlSecurityTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<ControlChannel>> Create(int rank, int size, const Credentials& credentials,
@@ -102,7 +117,7 @@ class ControlSecurityTest : public ::testing::Test {
     InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
   }
 
-  MemoryStore store_;
+  CountingStore store_;
   std::array<FailureLog, 4> logs_;
 };
 
@@ -245,7 +260,7 @@ TEST_F(ControlSecurityTest, ALeftOverCoordinatorWithAnotherSecretIsReplaced) {
   }
 }
 
-// Stands between rank 1 and the coordinator. What goes by in one of the directions it changes once when told so.
+// Stands between rank 1 and the coordinator. What goes by in one of the directions it changes, or all of it it holds back, when told so.
 class Relay {
  public:
   enum class Change { kFlip, kDrop, kRepeat };
@@ -266,6 +281,8 @@ class Relay {
     armed_[to_coordinator ? 0 : 1] = true;
   }
   bool armed() const { return armed_[0] || armed_[1]; }
+  void Hold(bool hold) { holds_ = hold; }
+  bool connected() const { return connected_; }
 
  private:
   void Run(const SocketAddress& coordinator) {
@@ -277,10 +294,12 @@ class Relay {
     }
     if (stopping_) return;
     const UniqueFd onward = *Connect(coordinator, Soon());
+    connected_ = true;
     const int sockets[2] = {rank.get(), onward.get()};
     while (!stopping_) {
       pollfd entries[2] = {{sockets[0], POLLIN, 0}, {sockets[1], POLLIN, 0}};
       poll(entries, 2, 10);
+      if (holds_) continue;
       for (int from = 0; from < 2; ++from) {
         if (entries[from].revents != 0 && !Pass(from, sockets)) return;
       }
@@ -310,9 +329,47 @@ class Relay {
   const SocketAddress address_;
   std::atomic<Change> change_{Change::kFlip};
   std::array<std::atomic<bool>, 2> armed_ = {};  // from the rank, from the coordinator
+  std::atomic<bool> holds_{false};
+  std::atomic<bool> connected_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
+
+// The coordinator counts rank 1 among those that it has told, and what stands in the store is changed, while the answer is on its way.
+TEST_F(ControlSecurityTest, AnAnswerThatTheStoreOvertakesIsWaitedFor) {
+  const Credentials credentials = Secured('s');
+  const std::string told_others = control::EncodeFailureRecord(
+      {std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()), 0, {2}, absl::InternalError("why")});
+  for (const std::string& left : {std::string(), told_others}) {
+    SCOPED_TRACE(left);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto zero, Create(0, 3, credentials));
+    control::CoordinatorRecord record = *control::DecodeCoordinatorRecord(*Read(kKey));
+    Relay relay(record.address);
+    relay.Hold(true);
+    record.address = relay.address();
+    ASSERT_THAT(store_.Set(kKey, control::EncodeCoordinatorRecord(record), Soon()), IsOk());
+    ASSERT_THAT(store_.Delete(control::kAnyJobKey, Soon()), IsOk());  // nor is it to be found there
+    std::unique_ptr<ControlChannel> one;
+    std::thread rank_one([&] { LOCKSTEP_ASSERT_OK_AND_ASSIGN(one, Create(1, 3, credentials)); });
+    const Deadline deadline = Soon();
+    while (!relay.connected() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_THAT(left.empty() ? store_.Delete(kKey, Soon()) : store_.Set(kKey, left, Soon()), IsOk());
+    for (const int before = store_.calls(); store_.calls() == before && !deadline.passed();) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    relay.Hold(false);
+    rank_one.join();
+    EXPECT_NE(one, nullptr);
+    EXPECT_FALSE(deadline.passed());
+    zero->LeaveBecause(absl::InternalError("the end"));
+    if (one != nullptr) {
+      EXPECT_THAT(one->Join(MemberOf(1), {}, Soon()), StatusIs(absl::StatusCode::kInternal, HasSubstr("the end")));
+    }
+    one.reset();
+    zero.reset();
+    ASSERT_THAT(store_.Delete(kKey, Soon()), IsOk());
+  }
+}
 
 class ControlRelayTest : public ControlSecurityTest,
                          public ::testing::WithParamInterface<std::tuple<bool, Relay::Change>> {};

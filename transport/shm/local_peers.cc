@@ -106,14 +106,13 @@ std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& ad
   }
   const auto undecided = [](const Peer& peer) { return peer.own != Own::kNone && !peer.decided; };
   while (std::any_of(peers_.begin(), peers_.end(), undecided)) {
-    bool trying = false;
-    for (int i = 0; i < self_.size; ++i) {
-      Try(&peers_[i], Rank(i));
-      trying |= peers_[i].own == Own::kTrying;
-    }
+    for (int i = 0; i < self_.size; ++i) Try(&peers_[i], Rank(i));
     (void)Poll(nullptr);
     if (!std::any_of(peers_.begin(), peers_.end(), undecided)) break;
     if (deadline.passed()) break;
+    // One that closed a connection in the middle of the handshake among them.
+    const bool trying =
+        std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.own == Own::kTrying; });
     pollfd event = {events_.get(), POLLIN, 0};
     (void)poll(&event, 1,
                (trying || paused_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());

@@ -3,6 +3,7 @@
 
 #include "transport/shm/shm_transport.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -15,11 +16,13 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
@@ -204,6 +207,32 @@ TEST_F(ShmTransportTest, ConnectEndsWithItsDeadline) {
   while (!answered && !deadline.passed()) rank(0)->Progress();
   other.Join();
   EXPECT_THAT(late[0], StatusIs(Code::kDeadlineExceeded, HasSubstr("it turned us away: its process did not answer")));
+}
+
+// For want of descriptors, say.
+TEST_F(ShmTransportTest, APeerThatClosesAConnectionInTheMiddleOfTheHandshakeIsTriedAgain) {
+  CreateAlone(2);
+  const ShmAddress address = {absl::StrCat("lockstep-test-", getpid()), 0, UserNamespace()};
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd listener, ListenUnix(address.name));
+  std::vector<absl::Status> found;
+  Thread other("connect", [&] { found = rank(1)->Connect({address.ToString(), ""}, TestDeadline()); });
+  int connections = 0;
+  const auto await_one = [&] {
+    for (const Deadline deadline = TestDeadline(); !deadline.passed();) {
+      pollfd waiting = {listener.get(), POLLIN, 0};
+      if (poll(&waiting, 1, deadline.remaining_ms()) <= 0) continue;
+      const absl::StatusOr<UniqueFd> peer = AcceptUnix(listener.get());
+      ++connections;
+      // Long enough that it sleeps.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return;
+    }
+  };
+  for (int i = 0; i < 3; ++i) await_one();
+  EXPECT_EQ(connections, 3);
+  listener.reset();
+  other.Join();
+  EXPECT_THAT(found[0], StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
 }
 
 // Of every kind, beside a world that forms.
