@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// How many of each kind. Those that were left out of the log because of its rate are not counted until a later line names their number.
+// How many of each kind. Of a listener that has ended, as the line at level info says that has its counts. Of others, those that were left
+// out of the log because of its rate are not counted until a later line names their number.
 std::map<Refusal, int64_t> LoggedRefusals(absl::string_view log);
 
 }  // namespace lockstep
