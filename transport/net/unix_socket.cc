@@ -132,8 +132,7 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
   if (received < 0 && errno == EAGAIN) return false;
   if (received < 0) return ErrnoStatus(errno, "receive from a unix socket");
 
-  if (received == 0) return absl::UnavailableError("connection closed by peer");
-
+  // Descriptors come with an empty message, too.
   message->descriptors.clear();
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -143,6 +142,10 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
       std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
       message->descriptors.emplace_back(descriptor);
     }
+  }
+  if (received == 0) {
+    message->descriptors.clear();
+    return absl::UnavailableError("connection closed by peer");
   }
   if ((header.msg_flags & MSG_CTRUNC) != 0) return DescriptorLimit();
   if ((header.msg_flags & MSG_TRUNC) != 0) return absl::DataLossError("unix socket: a message longer than any of ours");

@@ -81,6 +81,22 @@ TEST_F(UnixSocketTest, KeepsMessagesApartAndCarriesDescriptors) {
   EXPECT_THAT(ReceiveUnix(target_.get(), &message), IsOkAndHolds(false));
 }
 
+// An empty message reads as the end of the stream; what came with it must not stay open.
+TEST_F(UnixSocketTest, DescriptorsOfAnEmptyMessageAreClosed) {
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  const UniqueFd read_end(pipes[0]);
+  UniqueFd write_end(pipes[1]);
+  EXPECT_THAT(SendUnix(source_.get(), "", {write_end.get(), write_end.get()}), IsOkAndHolds(true));
+  write_end.reset();
+  UnixMessage message;
+  EXPECT_THAT(ReceiveUnix(target_.get(), &message), StatusIs(Code::kUnavailable, "connection closed by peer"));
+  EXPECT_TRUE(message.descriptors.empty());
+  ASSERT_EQ(fcntl(read_end.get(), F_SETFL, O_NONBLOCK), 0);
+  char byte = 0;
+  EXPECT_EQ(read(read_end.get(), &byte, 1), 0) << "somebody can still write";
+}
+
 TEST_F(UnixSocketTest, AFullSocketTakesNoMoreAndLosesNothing) {
   int sent = 0;
   for (;; ++sent) {
