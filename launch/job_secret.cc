@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -29,13 +31,24 @@ absl::StatusOr<UniqueFd> FileOf(const Secret& secret) {
   return file;
 }
 
+std::string PathOf(int pid, int fd) { return absl::StrCat("/proc/", pid, "/fd/", fd); }
+
+// Whether a launcher has made the path for the job of which this process is a rank.
+bool IsOfAnotherJob(const std::string& path) {
+  int pid, fd;
+  return GetEnv("LOCKSTEP_RANK").has_value() && std::sscanf(path.c_str(), "/proc/%d/fd/%d", &pid, &fd) == 2 &&
+         path == PathOf(pid, fd);
+}
+
 }  // namespace
 
 absl::StatusOr<JobSecret> MakeJobSecret(bool serves) {
   JobSecret job;
   LOCKSTEP_ASSIGN_OR_RETURN(job.credentials.level, SecurityLevelOfEnvironment());
   if (job.credentials.level == SecurityLevel::kNone) return job;
-  if (const absl::optional<std::string> given = GetEnv("LOCKSTEP_SECRET_FILE"); given.has_value()) {
+  const absl::optional<std::string> given = GetEnv("LOCKSTEP_SECRET_FILE");
+  // A store that is not ours may be that of the other job.
+  if (given.has_value() && !(serves && IsOfAnotherJob(*given))) {
     job.credentials.source = absl::StrCat("LOCKSTEP_SECRET_FILE=", *given);
     if (!serves) return job;
     auto secret = Secret::ReadFile(*given);
@@ -48,7 +61,7 @@ absl::StatusOr<JobSecret> MakeJobSecret(bool serves) {
   LOCKSTEP_ASSIGN_OR_RETURN(job.credentials.secret, Secret::Draw());
   job.credentials.source = "lockstep-run";
   LOCKSTEP_ASSIGN_OR_RETURN(job.file, FileOf(*job.credentials.secret));
-  job.path = absl::StrCat("/proc/", getpid(), "/fd/", job.file.get());
+  job.path = PathOf(getpid(), job.file.get());
   return job;
 }
 

@@ -25,7 +25,8 @@ struct JobSecret {
 // By the environment:
 //   LOCKSTEP_SECURITY=none    there is no secret
 //   LOCKSTEP_SECRET_FILE set  that one; read only if the launcher itself `serves` the store
-//   otherwise                 a new one
+//   otherwise                 a new one, as in a rank of another launcher's job where the variable is that launcher's `path`; but if this
+//                             launcher serves no store, the store may be that job's, and so is the secret
 // ERRORS  INVALID_ARGUMENT  names the variable and what is wrong with it or its file
 absl::StatusOr<JobSecret> MakeJobSecret(bool serves);
 

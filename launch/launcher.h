@@ -1,8 +1,8 @@
 // The launcher: runs a program as the ranks of one world on this host. What `lockstep-run` does, as a library.
 //
 // Each rank has LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment, and RANK,
-// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; and, unless the launcher has found
-// LOCKSTEP_SECRET_FILE or LOCKSTEP_SECURITY=none in its own, LOCKSTEP_SECRET_FILE (job_secret.h). It is a process group of its own.
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; and, unless the launcher has found the
+// user's LOCKSTEP_SECRET_FILE or LOCKSTEP_SECURITY=none in its own, LOCKSTEP_SECRET_FILE (job_secret.h). It is a process group of its own.
 // Each line of its output is printed with the prefix "[rank] ". Signals are passed on. The first rank that fails ends the job:
 // all others get SIGTERM and, after a grace period, SIGKILL. Processes that a rank leaves behind in its group when it exits are
 // ended the same way. Nothing of the job outlives the launcher, even if SIGKILL ends the launcher. Only a process that leaves

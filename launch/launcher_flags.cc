@@ -60,7 +60,8 @@ so on are set as well. Output lines begin with "[rank] ".
 
 The ranks prove to each other that they belong to this job by a secret that is drawn for it; LOCKSTEP_SECRET_FILE is set to a
 file that only processes of this user on this host can read. If it is set already, that file's secret is used, which is
-what containers or other users among the ranks need. LOCKSTEP_SECURITY=none does without.
+what containers or other users among the ranks need. A job that a rank of another job starts has a secret of its own, but with
+--store that job's. LOCKSTEP_SECURITY=none does without.
 
   -n N, --nproc N     how many ranks
   --foreground RANK   this rank writes to the terminal directly, without a prefix (a progress bar, say)

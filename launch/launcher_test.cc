@@ -208,6 +208,29 @@ TEST_F(LauncherTest, LeavesTheUsersFileAndLevelAsTheyAre) {
   EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file, "[0] none:"));
 }
 
+// Who starts the inner launcher is a rank of the outer job. Where the store is given, it may be the outer job's, which wants its secret.
+TEST_F(LauncherTest, AJobThatARankOfAnotherStartsHasASecretOfItsOwn) {
+  options_.store_url.clear();
+  const std::string inner = "launch/lockstep-run -n 1 --foreground 0 ", show = "/bin/sh -c 'cat $LOCKSTEP_SECRET_FILE'";
+  EXPECT_EQ(Run(1, absl::StrCat(show, "; ", inner, show, "; ", inner, "--store $LOCKSTEP_STORE ", show)).exit_status,
+            0);
+  const std::vector<std::string> secrets = out_.lines();
+  ASSERT_EQ(secrets.size(), 3) << err_.text();
+  EXPECT_NE(secrets[1], secrets[0]);
+  EXPECT_EQ(secrets[2], secrets[0]);
+}
+
+TEST_F(LauncherTest, TheUsersFileIsThatOfAJobThatARankStartsToo) {
+  const std::string file = File("secret");
+  std::ofstream(file) << std::string(64, 'a') << "\n";
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  options_.store_url.clear();
+  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
+  Run(1, "launch/lockstep-run -n 1 --foreground 0 /bin/sh -c 'echo $LOCKSTEP_SECRET_FILE'");
+  unsetenv("LOCKSTEP_SECRET_FILE");
+  EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file));
+}
+
 TEST_F(LauncherTest, AFileOrLevelThatCannotBeIsAnErrorBeforeAnythingStarts) {
   const std::string file = File("secret");
   std::ofstream(file) << std::string(64, 'a') << "\n";
