@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPollMin(1);
 constexpr std::chrono::milliseconds kPollMax(50);
 
 // The embedder's callbacks as a store. Any thread may call, several at a time, with none of our locks held. CompareAndSet answers
-// UNIMPLEMENTED; Wait asks `get` again and again.
+// UNIMPLEMENTED; Wait asks `get` again and again. Where there is no `remove`, an empty value stands for none, so that no secret stays.
 class EmbeddersStore final : public lockstep::Store {
  public:
   explicit EmbeddersStore(const lockstep_store_callbacks& callbacks) : callbacks_(callbacks) {}
@@ -39,17 +39,17 @@ class EmbeddersStore final : public lockstep::Store {
   absl::StatusOr<std::string> Perform(const lockstep::StoreCall& call, Deadline deadline) override {
     switch (call.op) {
       case StoreOp::kSet:
-        LOCKSTEP_RETURN_IF_ERROR(
-            Outcome("set", call.key,
-                    callbacks_.set(callbacks_.context, std::string(call.key).c_str(), call.first.data(),
-                                   call.first.size(), deadline.remaining_ms())));
+        LOCKSTEP_RETURN_IF_ERROR(SetNow(call.key, call.first, deadline));
         return std::string();
       case StoreOp::kGet:
         return GetNow(call.key, deadline);
       case StoreOp::kCompareAndSet:
         return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no compare-and-set"));
       case StoreOp::kDelete:
-        if (callbacks_.remove == nullptr) return std::string();
+        if (callbacks_.remove == nullptr) {
+          LOCKSTEP_RETURN_IF_ERROR(SetNow(call.key, "", deadline));
+          return std::string();
+        }
         LOCKSTEP_RETURN_IF_ERROR(
             Outcome("remove", call.key,
                     callbacks_.remove(callbacks_.context, std::string(call.key).c_str(), deadline.remaining_ms())));
@@ -69,6 +69,12 @@ class EmbeddersStore final : public lockstep::Store {
   }
 
  private:
+  absl::Status SetNow(absl::string_view key, absl::string_view value, Deadline deadline) {
+    return Outcome("set", key,
+                   callbacks_.set(callbacks_.context, std::string(key).c_str(), value.data(), value.size(),
+                                  deadline.remaining_ms()));
+  }
+
   absl::StatusOr<std::string> GetNow(absl::string_view key, Deadline deadline) {
     std::string value(kValueBytesUsual, '\0');
     while (true) {
@@ -76,6 +82,7 @@ class EmbeddersStore final : public lockstep::Store {
       LOCKSTEP_RETURN_IF_ERROR(Outcome("get", key,
                                        callbacks_.get(callbacks_.context, std::string(key).c_str(), &value[0],
                                                       value.size(), &bytes, deadline.remaining_ms())));
+      if (bytes == 0 && callbacks_.remove == nullptr) return Outcome("get", key, LOCKSTEP_NOT_FOUND);
       if (bytes > lockstep::kStoreValueBytesMax) return Outcome("get", key, LOCKSTEP_OUT_OF_RANGE);
       const bool whole = bytes <= value.size();
       value.resize(bytes);

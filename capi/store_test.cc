@@ -4,10 +4,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/status_matchers.h"
 #include "capi/error.h"
@@ -17,6 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/store_conformance.h"
+#include "transport/secure/secret.h"
 #include "transport/store/store_memory.h"
 
 namespace lockstep {
@@ -77,14 +84,65 @@ TEST_F(EmbeddersStoreTest, ValuesAreBytes) {
   EXPECT_THAT(mine.Get("k", kNow), IsOkAndHolds(std::string("\0v\xff", 3)));
 }
 
-TEST_F(EmbeddersStoreTest, WithoutRemoveKeysStayAndThereIsNoCompareAndSet) {
+TEST_F(EmbeddersStoreTest, WithoutRemoveKeysStayWithEmptyValuesAndThereIsNoCompareAndSet) {
   callbacks_.remove = nullptr;
   Store& mine = store();
   EXPECT_THAT(mine.CompareAndSet("k", "", "x", kNow),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no compare-and-set")));
   EXPECT_THAT(mine.Set("k", "v", kNow), IsOk());
   EXPECT_THAT(mine.Delete("k", kNow), IsOk());
-  EXPECT_THAT(mine.Wait("k", kNow), IsOkAndHolds("v"));
+  EXPECT_THAT(inner_.Get("k", kNow), IsOkAndHolds(""));
+  EXPECT_THAT(mine.Get("k", kNow), StatusIs(absl::StatusCode::kNotFound, HasSubstr("key 'k'")));
+  EXPECT_THAT(mine.Wait("k", kNow), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(mine.Set("k", "w", kNow), IsOk());
+  EXPECT_THAT(mine.Wait("k", kNow), IsOkAndHolds("w"));
+}
+
+// Notes keys, and the secrets that values have had.
+class NotingStore : public MemoryStore {
+ public:
+  std::set<std::string> keys, secrets;
+
+ protected:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
+    if (call.op == StoreOp::kSet) {
+      const MutexLock lock(&mu_);
+      keys.emplace(call.key);
+      for (const absl::string_view word : absl::StrSplit(call.first, ' ')) {
+        if (Secret::FromHex(word).ok()) secrets.emplace(word);
+      }
+    }
+    return MemoryStore::Perform(call, deadline);
+  }
+
+ private:
+  Mutex mu_;
+};
+
+// The second world begins with what the first has left.
+TEST(EmbeddersStoreOfAWorld, WithoutRemoveItDoesNotKeepTheSecret) {
+  NotingStore inner;
+  lockstep_store_callbacks callbacks = CallbacksOf(&inner);
+  callbacks.remove = nullptr;
+  const auto join = [&callbacks](int rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Handle store, Create(callbacks));
+    lockstep_communicator_options options;
+    LOCKSTEP_INIT(options);
+    options.world_size = 2;
+    options.rank = rank;
+    options.store = store.get();
+    options.setup_timeout_ms = 60'000;
+    lockstep_communicator* communicator = nullptr;
+    EXPECT_THAT(capi::TakeError(lockstep_communicator_create(&options, &communicator)), IsOk());
+    lockstep_communicator_destroy(communicator);
+  };
+  for (size_t world = 1; world <= 2; ++world) {
+    std::thread other([&join] { join(1); });
+    join(0);
+    other.join();
+    EXPECT_EQ(inner.secrets.size(), world);
+    for (const std::string& key : inner.keys) EXPECT_THAT(inner.Get(key, kNow), IsOkAndHolds("")) << key;
+  }
 }
 
 TEST_F(EmbeddersStoreTest, CodesBecomeErrorsThatNameCallbackAndKey) {
