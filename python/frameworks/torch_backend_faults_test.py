@@ -146,6 +146,13 @@ def begins_again():
         dist.destroy_process_group()
 
 
+def says_what_it_does():
+    os.environ['LOCKSTEP_LOG'] = 'info'
+    dist, rank = begin()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 # ---- Tests
 
 class Faults(unittest.TestCase):
@@ -181,6 +188,10 @@ class Faults(unittest.TestCase):
 
     def test_beginning_again_over_one_store(self):
         self.check(begins_again, [0, 0])
+
+    def test_that_torchs_store_has_the_secret_is_said_once(self):
+        said = [text.count("the job's secret stands in store ") for text in self.check(says_what_it_does, [0, 0])]
+        self.assertEqual(said, [int(os.environ.get('LOCKSTEP_SECURITY') != 'none'), 0])
 
 
 class Versions(unittest.TestCase):
