@@ -13,6 +13,7 @@ import array
 import base64
 import hashlib
 import hmac
+import importlib.util
 import os
 import pathlib
 import re
@@ -22,7 +23,9 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
+from unittest import mock
 
 ANOTHER_USER = 12345
 SETUP_TIMEOUT_MS = 10_000
@@ -43,6 +46,42 @@ def planted(where):
 # ---- A rank
 
 
+class Files:
+    """A store as torch's are, of which a file is a key."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def at(self, key):
+        return self.folder / key.encode().hex()
+
+    def set(self, key, value):
+        new = self.folder / f'new.{os.getpid()}'
+        new.write_bytes(value)
+        new.rename(self.at(key))
+
+    def get(self, key):
+        return self.at(key).read_bytes()
+
+    def check(self, keys):
+        return all(self.at(key).exists() for key in keys)
+
+    def delete_key(self, key):
+        self.at(key).unlink(missing_ok=True)
+
+
+def as_torchs(store):
+    """What lockstep.torch makes of the store, without torch."""
+    import lockstep  # pylint: disable=import-outside-toplevel
+
+    torch = types.SimpleNamespace(distributed=types.SimpleNamespace(DistStoreError=TimeoutError))
+    spec = importlib.util.spec_from_file_location('store', pathlib.Path(lockstep.__file__).parent / 'torch/store.py')
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {'torch': torch, 'torch.distributed': torch.distributed}):
+        spec.loader.exec_module(module)
+    return module.Store(store)
+
+
 def train(folder):
     import lockstep  # pylint: disable=import-outside-toplevel
 
@@ -50,8 +89,9 @@ def train(folder):
     kept = [planted(f'memory {rank}'), planted(f'memory {rank} in hex').hex()]
     print('planted:', planted('output').hex(), flush=True)
     ready, stop = pathlib.Path(folder, f'ready.{rank}'), pathlib.Path(folder, 'stop')
+    store = as_torchs(Files(os.environ['FILES'])) if 'FILES' in os.environ else None
     try:
-        communicator = lockstep.init(timeout_ms=60_000, setup_timeout_ms=SETUP_TIMEOUT_MS)
+        communicator = lockstep.init(timeout_ms=60_000, setup_timeout_ms=SETUP_TIMEOUT_MS, store=store)
     except lockstep.Error as error:
         print('error:', error, flush=True)
         ready.touch()
@@ -368,6 +408,15 @@ class Secrets(unittest.TestCase):
         job, world = self.secrets_in_use()
         # A store's own copies of texts may stay (docs/security.md).
         self.expect_found_nowhere({'job': job, 'world': world}, may_be_in_memory=['job secret in hex'])
+
+    def test_of_torchs_store(self):
+        store = self.secrets / 'store'
+        store.mkdir()
+        self.start_ranks(*2 * [{'FILES': str(store)}])
+        job, world = self.secrets_in_use()
+        self.assertEqual(list(store.iterdir()), [])
+        self.expect_found_nowhere({'job': job, 'world': world}, "the job's secret stands in store .*error: ",
+                                  may_be_in_memory=['job secret in hex'])
 
     def test_of_a_launchers_exchange(self):
         manager = ProcessManager(2)
