@@ -31,8 +31,6 @@ constexpr std::chrono::milliseconds kStay(100);
 // How long, and how often, a listener is asked what it is for.
 constexpr std::chrono::milliseconds kAskTime(200);
 constexpr int kAsks = 3;
-// More than a listener sends to somebody whom it does not know: its preamble, its flight of the handshake, an alert.
-constexpr size_t kAnswerBytesMax = 512;
 
 class AttackConnection {
  public:

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,6 +23,11 @@
 #include "transport/secure/channel.h"
 
 namespace lockstep {
+
+// Whoever hears more of a listener was admitted. An unauthenticated peer hears at most 235 bytes: a preamble of 8, a flight of the
+// handshake of 203, an alert of 24. A peer that is admitted hears at least 249: no alert, and an answer of 16 or more, which becomes a
+// record of 22 more. A test compares both with this.
+inline constexpr size_t kAnswerBytesMax = 240;
 
 // What is attacked.
 struct AttackTarget {

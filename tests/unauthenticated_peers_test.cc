@@ -532,6 +532,9 @@ TEST_P(UnauthenticatedPeersTest, AreTurnedAwayByEveryListenerInEveryPhase) {
   if (setting.descriptors > 0) expected.push_back(Refusal::kCrowded);
   const std::map<Refusal, int64_t> refusals = LoggedRefusals(Logs());
   for (const Refusal kind : expected) EXPECT_THAT(refusals, Contains(Key(kind))) << Text(kind);
+  // Nobody got as far as to be asked for a place in the world.
+  EXPECT_THAT(refusals, Not(Contains(Key(Refusal::kOtherWorld))));
+  EXPECT_THAT(Logs(), Not(HasSubstr("a connection was turned away")));
   EXPECT_THAT(Logs(), ContainsRegex("turned away 127\\.0\\.0\\.[1-4]:[0-9]+: it does not have the secret"));
   if (!capture.ok()) GTEST_SKIP() << "no replays of what ranks have sent: " << capture.status();
 }

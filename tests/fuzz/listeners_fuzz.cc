@@ -58,6 +58,7 @@
 #include "comm/schedule/schedule.h"
 #include "comm/work.h"
 #include "comm/world/world.h"
+#include "tests/attacks.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/listening_sockets.h"
 #include "tests/packet_capture.h"
@@ -79,8 +80,6 @@ namespace {
 constexpr int kRanks = 3;
 constexpr int kConnections = 4;  // of an input, at a time
 constexpr int kStepsMax = 64;
-// Of a listener's preamble, its flight of the handshake, and an alert.
-constexpr size_t kAnswerBytesMax = 512;
 // What the process may allocate for a connection: a handshake, and what this file keeps of it.
 constexpr int64_t kConnectionBytesMax = 128 << 10;
 // After so many inputs, over a corpus after each, the world is looked at, and the last of them is repeated so often. These may leave so
