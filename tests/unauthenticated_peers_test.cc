@@ -21,6 +21,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@
 #include "transport/secure/credentials.h"
 #include "transport/secure/secret.h"
 #include "transport/store/store_memory.h"
+#include "transport/store/store_tcp_server.h"
 
 namespace lockstep {
 namespace {
@@ -135,7 +137,7 @@ absl::StatusOr<std::unique_ptr<World>> Form(const RankProcess& self, const std::
 }
 
 // Commands, each answered with "ok" or a status as text:
-//   form URL   makes a world
+//   form URL   makes a world; without a URL at the store that the environment names
 //   train      steps until a rank is told to stop
 //   step
 //   close      destroys the world
@@ -238,6 +240,7 @@ struct Setting {
   std::vector<std::pair<std::string, std::string>> environment;
   Purpose transport;
   rlim_t descriptors;
+  bool launchers_store = false;  // as under lockstep-run: this process serves the store from the beginning to the end
 };
 
 class UnauthenticatedPeersTest : public ::testing::TestWithParam<Setting> {
@@ -253,9 +256,22 @@ class UnauthenticatedPeersTest : public ::testing::TestWithParam<Setting> {
     ASSERT_EQ(write(file.get(), hex.data(), hex.size()), static_cast<ssize_t>(hex.size()));
   }
 
+  void ServeStore() {
+    TcpStoreServer::Options options;
+    options.credentials = {SecurityLevel::kAuthenticate, secret_, "the job's file"};
+    options.handshake_timeout = milliseconds(5'000);  // as at the other listeners: it is waited for
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(launchers_store_,
+                                  TcpStoreServer::Create(*SocketAddress::Parse("127.0.0.1:0"), options));
+    store_ = launchers_store_->address();
+  }
+
   // Starts the ranks' processes. In a second call of a test they are other processes of the same job.
   void Start(std::vector<std::pair<std::string, std::string>> environment, Purpose transport, rlim_t descriptors) {
     if (secret_ != nullptr) environment.emplace_back("LOCKSTEP_SECRET_FILE", secret_path_);
+    if (launchers_store_ != nullptr) {
+      environment.emplace_back("LOCKSTEP_STORE", absl::StrCat("tcp://", store_.ToString()));
+      environment.emplace_back("LOCKSTEP_STORE_SERVED", "1");
+    }
     if (store_.length() == 0) {
       LOCKSTEP_ASSERT_OK_AND_ASSIGN(store_, FreeAddress());
     }
@@ -268,13 +284,17 @@ class UnauthenticatedPeersTest : public ::testing::TestWithParam<Setting> {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(group_, ProcessGroup::Start("TrainingRank", options));
   }
 
+  // That listen.
   std::vector<pid_t> Processes() const {
     std::vector<pid_t> processes;
+    if (launchers_store_ != nullptr) processes.push_back(getpid());
     for (int rank = 0; rank < kRanks; ++rank) processes.push_back(group_->pid(rank));
     return processes;
   }
 
-  std::string FormCommand() const { return absl::StrCat("form tcp://", store_.ToString()); }
+  std::string FormCommand() const {
+    return launchers_store_ != nullptr ? "form " : absl::StrCat("form tcp://", store_.ToString());
+  }
 
   void Tell(int rank, const std::string& command) { ASSERT_THAT(group_->Send(rank, command), IsOk()); }
   void TellAll(const std::string& command) {
@@ -445,7 +465,8 @@ class UnauthenticatedPeersTest : public ::testing::TestWithParam<Setting> {
   }
 
   const std::string secret_path_;
-  std::shared_ptr<const Secret> secret_;  // the job's, if it is in the file
+  std::shared_ptr<const Secret> secret_;             // the job's, if it is in the file
+  std::unique_ptr<TcpStoreServer> launchers_store_;  // if ranks do not serve it
   SocketAddress store_;
   std::unique_ptr<ProcessGroup> group_;
   std::string earlier_logs_;  // of groups before this one
@@ -459,6 +480,9 @@ TEST_P(UnauthenticatedPeersTest, AreTurnedAwayByEveryListenerInEveryPhase) {
   const Setting& setting = GetParam();
   absl::StatusOr<PacketCapture> capture = PacketCapture::Start();
   ASSERT_NO_FATAL_FAILURE(WriteSecret());
+  if (setting.launchers_store) {
+    ASSERT_NO_FATAL_FAILURE(ServeStore());
+  }
   ASSERT_NO_FATAL_FAILURE(Start(setting.environment, setting.transport, setting.descriptors));
 
   // In quiet, so that what is captured is of ranks alone.
@@ -499,7 +523,7 @@ TEST_P(UnauthenticatedPeersTest, AreTurnedAwayByEveryListenerInEveryPhase) {
     return listeners;
   }();
   std::map<std::string, Purpose> afterwards = in_set_up;
-  afterwards.erase("store");  // ends when the world has formed
+  if (!setting.launchers_store) afterwards.erase("store");  // ends when the world has formed
   std::map<std::string, Purpose> answering = afterwards;
   answering.erase("libfabric's port");  // may keep connections as long as it likes
 
@@ -522,8 +546,15 @@ TEST_P(UnauthenticatedPeersTest, AreTurnedAwayByEveryListenerInEveryPhase) {
   const char* const of_transport = fabric                                ? "ofi transport"
                                    : setting.transport == Purpose::kData ? "tcp listener"
                                                                          : "unix socket";
-  for (const char* listener : {"store server", "coordinator", of_transport}) {
-    EXPECT_THAT(LoggedRefusals(LogsOf(listener)), Not(IsEmpty())) << listener;
+  std::vector<const char*> refusing = {"coordinator", of_transport};
+  if (!setting.launchers_store) refusing.push_back("store server");  // else its log is this process's
+  for (const char* listener : refusing) EXPECT_THAT(LoggedRefusals(LogsOf(listener)), Not(IsEmpty())) << listener;
+  if (setting.launchers_store) {
+    int64_t turned_away = 0;
+    for (const auto& [attack_case, count] : results_.cases) {
+      if (std::get<1>(attack_case) == "store") turned_away += count.turned_away;
+    }
+    EXPECT_GE(launchers_store_->refusals().total(), turned_away);
   }
   // Not of each listener: with few descriptors some connections make way before their bytes are read.
   std::vector<Refusal> expected = {Refusal::kNotOurs,      Refusal::kOldProtocol, Refusal::kOtherVersion,
@@ -547,6 +578,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"LOCKSTEP_TRANSPORT", "tcp"}, {"LOCKSTEP_SECURITY", "encrypt"}},
                 Purpose::kData,
                 kFewDescriptors},
+        Setting{"TcpAndTheLaunchersStore", {{"LOCKSTEP_TRANSPORT", "tcp"}}, Purpose::kData, kFewDescriptors, true},
         Setting{"SharedMemory", {{"LOCKSTEP_TRANSPORT", "shm"}}, Purpose::kLocal, kFewDescriptors},
         // The provider's own sockets are not ours to bound.
         Setting{"Libfabric", {{"LOCKSTEP_TRANSPORT", "ofi"}, {"LOCKSTEP_OFI_PROVIDER", "tcp"}}, Purpose::kFabric, 0}),
