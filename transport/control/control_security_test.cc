@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/fork_testing.h"
@@ -263,7 +264,7 @@ TEST_F(ControlSecurityTest, ALeftOverCoordinatorWithAnotherSecretIsReplaced) {
 // Stands between rank 1 and the coordinator. What goes by in one of the directions it changes, or all of it it holds back, when told so.
 class Relay {
  public:
-  enum class Change { kFlip, kDrop, kRepeat };
+  enum class Change { kFlip, kDrop, kRepeat, kReorder };
 
   explicit Relay(const SocketAddress& coordinator)
       : listener_(*Listen(LoopbackAddress())),
@@ -311,8 +312,11 @@ class Relay {
     const ssize_t bytes = recv(sockets[from], piece, sizeof(piece), MSG_DONTWAIT);
     if (bytes <= 0) return false;
     const bool changes = armed_[from].exchange(false);
-    const auto pass = [&] { return SendAll(sockets[1 - from], piece, static_cast<size_t>(bytes), Soon()).ok(); };
-    if (!changes) return pass();
+    const auto send = [&](absl::string_view what) {
+      return SendAll(sockets[1 - from], what.data(), what.size(), Soon()).ok();
+    };
+    const auto pass = [&] { return send(absl::string_view(piece, static_cast<size_t>(bytes))); };
+    if (!changes) return pass() && send(std::exchange(held_back_[from], ""));
     switch (change_.load()) {
       case Change::kFlip:
         piece[bytes - 1] ^= 1;
@@ -321,6 +325,9 @@ class Relay {
         return true;
       case Change::kRepeat:
         return pass() && pass();
+      case Change::kReorder:
+        held_back_[from].assign(piece, static_cast<size_t>(bytes));
+        return true;
     }
     return false;
   }
@@ -329,6 +336,7 @@ class Relay {
   const SocketAddress address_;
   std::atomic<Change> change_{Change::kFlip};
   std::array<std::atomic<bool>, 2> armed_ = {};  // from the rank, from the coordinator
+  std::array<std::string, 2> held_back_;         // likewise; goes behind what comes next. The thread's
   std::atomic<bool> holds_{false};
   std::atomic<bool> connected_{false};
   std::atomic<bool> stopping_{false};
@@ -406,7 +414,7 @@ TEST_P(ControlRelayTest, WhatIsChangedOnTheWayEndsTheConnectionAndIsCalledByItsN
 INSTANTIATE_TEST_SUITE_P(Changes, ControlRelayTest,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(Relay::Change::kFlip, Relay::Change::kDrop,
-                                                              Relay::Change::kRepeat)));
+                                                              Relay::Change::kRepeat, Relay::Change::kReorder)));
 
 }  // namespace
 }  // namespace lockstep
