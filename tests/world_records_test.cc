@@ -1,6 +1,6 @@
 // Records of data in worlds whose ranks are processes. Tampering: three ranks pause between all-reduces. Meanwhile the test, which has
 // CAP_NET_RAW and has captured their segments, injects one into a data connection: with the sender's addresses and ports and the next
-// sequence number, so that the receiver's kernel takes it and acknowledged it. The receiving rank must fail with what is wrong, all ranks
+// sequence number, so that the receiver's kernel takes it and acknowledges it. The receiving rank must fail with what is wrong, all ranks
 // must hear of it, and no rank may have a wrong result.
 
 #include <arpa/inet.h>
@@ -163,9 +163,10 @@ class SegmentInjector {
     }
   }
 
-  // Sends the bytes as the source of the connection would, and waits until the target's kernel has acknowledged them.
+  // Sends the bytes as the source of the connection would, and waits until the target's kernel has acknowledged them. `ends`: nothing
+  // follows them.
   // REQUIRES  both directions were captured
-  absl::Status Inject(const Connection& connection, absl::string_view payload) {
+  absl::Status Inject(const Connection& connection, absl::string_view payload, bool ends) {
     const Flow flow = flows_[connection];
     Packet packet = {};
     packet.ip.version = 4;
@@ -178,6 +179,7 @@ class SegmentInjector {
     packet.tcp.ack_seq = htonl(flow.acknowledged);
     packet.tcp.doff = sizeof(packet.tcp) / 4;
     packet.tcp.ack = packet.tcp.psh = 1;
+    packet.tcp.fin = ends ? 1 : 0;
     packet.tcp.window = htons(UINT16_MAX);
     packet.tcp.check = Checksum(packet, payload);
     std::string bytes(reinterpret_cast<const char*>(&packet), sizeof(packet));
@@ -191,7 +193,7 @@ class SegmentInjector {
     }
     const Deadline deadline = Soon();
     const Connection back = {connection.second, connection.first};
-    while (Capture().at(back).acknowledged != flow.sequence + payload.size()) {
+    while (Capture().at(back).acknowledged != flow.sequence + payload.size() + (ends ? 1 : 0)) {
       if (deadline.passed()) return absl::DeadlineExceededError("the target's kernel does not take the segment");
       pollfd captured = {packet_socket_.get(), POLLIN, 0};
       (void)poll(&captured, 1, 100);
@@ -288,10 +290,10 @@ class WorldRecordsTest : public ::testing::Test {
   std::unique_ptr<ProcessGroup> ranks_;
 };
 
-enum class Attack { kGarbage, kRepeat, kForge };
+enum class Attack { kGarbage, kRepeat, kForge, kCut };
 
 const char* Name(Attack attack) {
-  constexpr const char* kNames[] = {"Garbage", "Repeat", "Forge"};
+  constexpr const char* kNames[] = {"Garbage", "Repeat", "Forge", "Cut"};
   return kNames[static_cast<int>(attack)];
 }
 
@@ -330,7 +332,11 @@ TEST_P(TamperedRecordsTest, AnInjectedSegmentEndsTheWorldOnAllRanks) {
   ASSERT_FALSE(flow.payload.empty());
   const int target = ntohs(connection.second.second) == ports[0] ? 1 : 2;
   std::string payload = flow.payload;
+  std::string what = "DATA_LOSS: .*recv from";
   std::string defect = "record [0-9]+ was altered, or is not from this connection";
+  const auto as_next = [&] {
+    StoreLittleEndian(static_cast<uint64_t>(NextNumber(flow.payload)), reinterpret_cast<unsigned char*>(&payload[8]));
+  };
   switch (attack) {
     case Attack::kGarbage:
       payload.assign(100, 'x');
@@ -340,12 +346,19 @@ TEST_P(TamperedRecordsTest, AnInjectedSegmentEndsTheWorldOnAllRanks) {
       break;
     case Attack::kForge:
       // Right in all but its tag.
-      StoreLittleEndian(static_cast<uint64_t>(NextNumber(flow.payload)), reinterpret_cast<unsigned char*>(&payload[8]));
+      as_next();
+      break;
+    case Attack::kCut:
+      // Whatever is seen first, at either end: the other one gets a reset.
+      what = "ABORTED: .*(recv from|send to)";
+      defect = "connection (closed by peer|lost)";
+      as_next();
+      payload.resize(kRecordOverheadBytes);
       break;
   }
-  ASSERT_THAT(injector.Inject(connection, payload), IsOk());
+  ASSERT_THAT(injector.Inject(connection, payload, attack == Attack::kCut), IsOk());
 
-  const std::string error = absl::StrCat("^DATA_LOSS: .*recv from rank [0-9] over tcp 127.0.0.1:[0-9]+: ", defect);
+  const std::string error = absl::StrCat("^", what, " rank [0-9] over tcp 127.0.0.1:[0-9]+: ", defect);
   const std::vector<std::string> statuses = AllReduce();
   EXPECT_THAT(statuses[target], ContainsRegex(error));
   // The other ranks may have had all data by then.
@@ -355,12 +368,11 @@ TEST_P(TamperedRecordsTest, AnInjectedSegmentEndsTheWorldOnAllRanks) {
   EXPECT_THAT(ranks_->WaitAll(Soon()), Each(IsOk()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Attacks, TamperedRecordsTest,
-                         ::testing::Combine(::testing::Values("authenticate", "encrypt"),
-                                            ::testing::Values(Attack::kGarbage, Attack::kRepeat, Attack::kForge)),
-                         [](const auto& info) {
-                           return absl::StrCat(std::get<0>(info.param), Name(std::get<1>(info.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Attacks, TamperedRecordsTest,
+    ::testing::Combine(::testing::Values("authenticate", "encrypt"),
+                       ::testing::Values(Attack::kGarbage, Attack::kRepeat, Attack::kForge, Attack::kCut)),
+    [](const auto& info) { return absl::StrCat(std::get<0>(info.param), Name(std::get<1>(info.param))); });
 
 TEST_F(WorldRecordsTest, InsideAHostAreWantedByAllRanksOrByNone) {
   ASSERT_NO_FATAL_FAILURE(Start("RankThatWantsRecordsIfItIsTheLast", {}));
