@@ -13,6 +13,7 @@
 //     5 close
 //     6 reset
 //     7 replay                      all that a rank has sent to a listener like this one
+//   To a Unix socket, what is sent by 0, 1 and 7 is a message, which has `what / 64` descriptors beside it.
 //
 // The world has three ranks on two hosts, so that it has listeners for TCP and for shared memory, a coordinator, and a store's server as
 // a launcher has it. It forms once, at level authenticate. Nobody may be admitted: a listener sends no more than the beginning of a
@@ -80,6 +81,7 @@ namespace {
 constexpr int kRanks = 3;
 constexpr int kConnections = 4;  // of an input, at a time
 constexpr int kStepsMax = 64;
+constexpr int kDescriptor = 64;  // in a step's `what`: so much for each
 // What the process may allocate for a connection: a handshake, and what this file keeps of it.
 constexpr int64_t kConnectionBytesMax = 128 << 10;
 // After so many inputs, over a corpus after each, the world is looked at, and the last of them is repeated so often. These may leave so
@@ -153,10 +155,16 @@ class Peer {
 
   const Listener& listener() const { return listener_; }
 
-  // What the socket has no room for, or the listener no longer reads, is lost.
-  void Send(absl::string_view bytes) {
+  // What the socket has no room for, or the listener no longer reads, is lost. The descriptors, for a Unix socket, are this connection's
+  // own: one that the listener keeps is a connection that does not close.
+  void Send(absl::string_view bytes, int descriptors) {
     last_ = std::string(bytes);
-    (void)send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (listener_.socket.family != AF_UNIX || descriptors == 0) {
+      (void)send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      return;
+    }
+    const std::vector<int> own(static_cast<size_t>(descriptors), socket_.get());
+    (void)SendUnix(socket_.get(), bytes.substr(0, kUnixMessageBytesMax), own);
   }
   void Repeat(int times) {
     for (int i = 0; i < times; ++i) (void)send(socket_.get(), last_.data(), last_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -353,7 +361,7 @@ class FormedWorld {
     for (const ListeningSocket& socket : ListeningSocketsOf({getpid()})) {
       // A listener that hears what is none of our protocol answers with its preamble, which has its purpose.
       Peer asks({socket, Purpose::kStore});
-      asks.Send("?");
+      asks.Send("?", 0);
       asks.Finish();
       LOCKSTEP_CHECK(asks.heard().size() >= kPreambleBytes) << socket.name << " has said nothing";
       listeners_.push_back({socket, static_cast<Purpose>(asks.heard()[6])});
@@ -409,15 +417,16 @@ using Peers = std::array<std::unique_ptr<Peer>, kConnections>;
 
 void TakeStep(fuzz::Input* input, FormedWorld* world, Peers* peers) {
   const uint8_t where = input->Take<uint8_t>();
-  const uint8_t what = input->Take<uint8_t>() % 8;
+  const uint8_t what = input->Take<uint8_t>();
+  const int descriptors = what / kDescriptor;
   std::unique_ptr<Peer>& peer = (*peers)[where % kConnections];
   if (peer == nullptr) {
     peer = world->Connect(world->listeners()[where / kConnections % world->listeners().size()]);
   }
   const Purpose own = peer->listener().purpose;
-  switch (what) {
+  switch (what % 8) {
     case 0:
-      return peer->Send(input->TakeText());
+      return peer->Send(input->TakeText(), descriptors);
     case 1: {
       const std::string& capture = world->capture(input->Take<uint8_t>(), own);
       const size_t begin = std::min<size_t>(input->Take<uint16_t>(), capture.size());
@@ -425,7 +434,7 @@ void TakeStep(fuzz::Input* input, FormedWorld* world, Peers* peers) {
       const size_t at = input->Take<uint16_t>();
       const uint8_t flip = input->Take<uint8_t>();
       if (!piece.empty()) piece[at % piece.size()] ^= static_cast<char>(flip);
-      return peer->Send(piece);
+      return peer->Send(piece, descriptors);
     }
     case 2:
       return peer->Repeat(input->Take<uint8_t>());
@@ -441,7 +450,7 @@ void TakeStep(fuzz::Input* input, FormedWorld* world, Peers* peers) {
     case 5:
       return peer.reset();
     default:
-      return peer->Send(world->capture(own));
+      return peer->Send(world->capture(own), descriptors);
   }
 }
 
@@ -467,8 +476,9 @@ bool LeavesNothing(const fuzz::Input& input, FormedWorld* world) {
 }
 
 // Steps as an input has them.
-std::string Of(size_t connection, size_t listener, char what, absl::string_view rest = "") {
-  return absl::StrCat(std::string({static_cast<char>(connection + kConnections * listener), what}), rest);
+std::string Of(size_t connection, size_t listener, int what, absl::string_view rest = "") {
+  return absl::StrCat(std::string({static_cast<char>(connection + kConnections * listener), static_cast<char>(what)}),
+                      rest);
 }
 std::string Sends(size_t connection, size_t listener, absl::string_view bytes) {
   std::string steps;
@@ -495,6 +505,13 @@ std::vector<std::string> fuzz::Seeds() {
                     Of(0, i, 1, std::string("\0\x20\0\xff\xff\0\0\0", 8)) + Of(0, i, 3) + Of(0, i, 6));
     seeds.push_back(Of(0, i, 7) + Of(0, i, 2, "\x20") + Of(0, i, 5));
     all += Of(i % kConnections, i, 7) + Of(i % kConnections, i, 3);
+    if (purpose != Purpose::kLocal) continue;
+    // Descriptors beside an empty message, one of a few bytes, a piece of a handshake and the whole.
+    seeds.push_back(Of(0, i, kDescriptor, fuzz::Text("")) + Of(0, i, 5));
+    seeds.push_back(Of(0, i, 3 * kDescriptor, fuzz::Text("")) + Of(0, i, 4));
+    seeds.push_back(Of(0, i, 2 * kDescriptor, fuzz::Text("hello")) + Of(0, i, 3) + Of(0, i, 5));
+    seeds.push_back(Of(0, i, 1 + kDescriptor, std::string("\0\0\0\x20\0\0\0\0", 8)) + Of(0, i, 4));
+    seeds.push_back(Of(0, i, 7 + 3 * kDescriptor) + Of(0, i, 3) + Of(0, i, 7 + 2 * kDescriptor) + Of(0, i, 4));
   }
   seeds.push_back(all);
   return seeds;
