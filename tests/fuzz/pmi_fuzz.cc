@@ -1,15 +1,25 @@
-// What a launcher's process manager answers over PMI-1 and PMI-2, and what rank 0 has put there for the others.
+// What a launcher's process manager answers over PMI-1 and PMI-2, and what rank 0 has put there for the others: where its store is, and
+// the secret.
 //
 //   input = form:u8 answers        form: bit 0 PMI-2; bit 1 the input is a value of rank 0's, and no answers
 
 #include <sys/socket.h>
 
+#include <memory>
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/exchange/exchange.h"
 #include "transport/exchange/pmi.h"
 #include "transport/net/socket.h"
+#include "transport/secure/credentials.h"
+#include "transport/secure/secret.h"
+#include "transport/store/rendezvous.h"
+#include "transport/store/store_open.h"
 
 namespace lockstep {
 namespace {
@@ -30,10 +40,45 @@ class OneValue final : public Exchange {
   std::string value;
 };
 
+Credentials WithoutSecret() {
+  Credentials credentials;
+  credentials.level = SecurityLevel::kAuthenticate;
+  return credentials;
+}
+
+void ReadStore(const std::string& text) {
+  const fuzz::Allocations allocations;
+  WorldSpec world;
+  world.exchange = ExchangeKind::kPmi1;
+  Credentials credentials = WithoutSecret();
+  const absl::Status taken = TakeExchangedText(text, &world, &credentials);
+  fuzz::CheckCode(taken, {Code::kInvalidArgument});
+  LOCKSTEP_CHECK(allocations.bytes() <= text.size() + 1024) << allocations.bytes();
+  LOCKSTEP_CHECK(world.store_url == text.substr(0, text.find(' ')));
+  const bool drawn = absl::StrContains(text, ' ');
+  LOCKSTEP_CHECK((credentials.secret != nullptr) == (taken.ok() && drawn));
+  // An error says nothing of what stands there.
+  if (!taken.ok()) {
+    std::string masked = text;
+    for (size_t i = world.store_url.size() + 1; i < masked.size(); ++i) {
+      masked[i] = absl::ascii_isxdigit(masked[i]) ? '0' : 'x';
+    }
+    LOCKSTEP_CHECK(TakeExchangedText(masked, &world, &credentials) == taken) << taken;
+  }
+  // Read again, it is the same. Who has a secret keeps it.
+  if (credentials.secret == nullptr) return;
+  const std::shared_ptr<const Secret> secret = credentials.secret;
+  const std::string again = absl::StrCat(world.store_url, " ", secret->Hex());
+  LOCKSTEP_CHECK(TakeExchangedText(again, &world, &credentials).ok() && credentials.secret == secret);
+  Credentials others = WithoutSecret();
+  LOCKSTEP_CHECK(TakeExchangedText(again, &world, &others).ok() && others.secret->bytes() == secret->bytes());
+}
+
 void ReadValue(absl::string_view value) {
   OneValue exchange(value);
   const absl::StatusOr<std::string> told = TellAll(&exchange, Rank(1), "", Deadline::Infinite());
   LOCKSTEP_CHECK(static_cast<int>(told.status().code()) == told.status().raw_code());
+  if (told.ok()) ReadStore(*told);
   // Any text of rank 0's comes whole up to 700 bytes.
   OneValue lent("");
   const std::string text(value.substr(0, 700));
@@ -84,8 +129,14 @@ std::vector<std::string> fuzz::Seeds() {
                            answer("cmd=kvs-put-response;rc=0;") + answer("cmd=kvs-fence-response;rc=0;") +
                            answer("cmd=kvs-get-response;rc=0;found=TRUE;value=Adm9pY2U;") +
                            answer("cmd=finalize-response;rc=0;");
-  return {'\0' + pmi1, '\1' + pmi2, '\0' + std::string("cmd=my_kvsname rc=-1 msg=none\nfinalize_ack"),
-          "\2AdGNwOi8vMTAuMC4wLjc6NDQxMQ", "\2OdGhlIHJlYXNvbg"};
+  const auto told = [](const std::string& text) { return "\2A" + absl::WebSafeBase64Escape(text); };
+  return {'\0' + pmi1,
+          '\1' + pmi2,
+          '\0' + std::string("cmd=my_kvsname rc=-1 msg=none\nfinalize_ack"),
+          told("tcp://10.0.0.7:4411"),
+          told("tcp://10.0.0.7:4411 " + std::string(64, '7')),
+          told("tcp://10.0.0.7:4411 " + std::string(63, '7') + "g"),
+          "\2OdGhlIHJlYXNvbg"};
 }
 
 }  // namespace lockstep

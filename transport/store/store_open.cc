@@ -202,23 +202,12 @@ absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Credentials* credential
   return opened;
 }
 
-// What rank 0 tells the others: "tcp://10.0.0.1:4000", and behind a blank the secret, if it has drawn one.
-std::string TextOf(const std::string& url, const Credentials& credentials, bool drawn) {
+// What rank 0 tells the others; TakeExchangedText reads it.
+std::string ExchangedText(const std::string& url, const Credentials& credentials, bool drawn) {
   if (!drawn) return url;
   std::string hex = credentials.secret->Hex();
   const WipedAtEnd wiped(&hex);
   return absl::StrCat(url, " ", hex);
-}
-
-// Sets store_url and, where they lack one, the credentials' secret. No error shows the text.
-absl::Status TakeText(const std::string& text, WorldSpec* world, Credentials* credentials) {
-  const size_t blank = text.find(' ');
-  world->store_url = text.substr(0, blank);
-  world->store_source = Name(world->exchange);
-  if (blank == std::string::npos || !LacksSecret(*credentials)) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(credentials->secret, Secret::FromHex(absl::string_view(text).substr(blank + 1)));
-  credentials->source = Name(world->exchange);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -261,7 +250,7 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
     TcpStoreServer::Options options;
     options.credentials = *credentials;
     LOCKSTEP_ASSIGN_OR_RETURN(opened.server, TcpStoreServer::Create(address->WithPort(0), options));
-    return TextOf(absl::StrCat("tcp://", opened.server->address().ToString()), *credentials, draws);
+    return ExchangedText(absl::StrCat("tcp://", opened.server->address().ToString()), *credentials, draws);
   };
   absl::StatusOr<std::string> text = world->rank == Rank(0) ? serve() : std::string();
   const WipedAtEnd text_wiped(&text);
@@ -281,7 +270,7 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
                      "): ", told.status().message(),
                      exchange_failed ? absl::StrCat("; to do without ", Name(world->exchange), ", ", kSetStore) : ""));
   }
-  LOCKSTEP_RETURN_IF_ERROR(TakeText(*told, world, credentials));
+  LOCKSTEP_RETURN_IF_ERROR(TakeExchangedText(*told, world, credentials));
   if (opened.server != nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         opened.store, ConnectToOwn(*opened.server, ParseStoreUrl(world->store_url)->server, *credentials, deadline));
@@ -293,6 +282,16 @@ absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* c
         "have to be set alike on all ranks");
   }
   return OpenStore(*world, credentials, deadline);
+}
+
+absl::Status TakeExchangedText(const std::string& text, WorldSpec* world, Credentials* credentials) {
+  const size_t blank = text.find(' ');
+  world->store_url = text.substr(0, blank);
+  world->store_source = Name(world->exchange);
+  if (blank == std::string::npos || !LacksSecret(*credentials)) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(credentials->secret, Secret::FromHex(absl::string_view(text).substr(blank + 1)));
+  credentials->source = Name(world->exchange);
+  return absl::OkStatus();
 }
 
 std::vector<SocketAddress> StoreListenAddresses(const std::vector<SocketAddress>& named,

@@ -4,8 +4,10 @@
 #define TRANSPORT_STORE_STORE_OPEN_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "transport/net/interface.h"
@@ -48,6 +50,11 @@ absl::StatusOr<OpenedStore> OpenStore(const WorldSpec& world, Credentials* crede
 // ERRORS  those of OpenExchange and TellAll, which say what to set instead; those of OpenStore
 absl::StatusOr<OpenedStore> OpenStoreByExchange(WorldSpec* world, Credentials* credentials,
                                                 const absl::StatusOr<SocketAddress>& address, Deadline deadline);
+
+// What rank 0 has told: "tcp://10.0.0.1:4000", and behind a blank the secret, if it has drawn one. Sets the world's store_url and
+// store_source, and the credentials' secret and source where the level asks for a secret and there is none. Pure.
+// ERRORS  INVALID_ARGUMENT  what stands behind the blank is no secret; the error does not show it
+absl::Status TakeExchangedText(const std::string& text, WorldSpec* world, Credentials* credentials);
 
 // The addresses of a host name to listen on: those that this machine has. None if it has none of them (behind NAT, the address
 // of a service, an unknown name), or only loopback (127.0.1.1 in /etc/hosts) while other ranks may be on other hosts, where the
