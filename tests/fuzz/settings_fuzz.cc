@@ -1,4 +1,4 @@
-// Texts of options and variables: numbers, switches, levels, algorithms, interfaces.
+// Texts of options and variables: numbers, switches, words, levels, algorithms, interfaces.
 //
 //   input = kind:u8 text
 
@@ -11,8 +11,11 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 #include "comm/select/selector.h"
+#include "comm/world/world.h"
+#include "comm/world/world_security.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/net/interface.h"
+#include "transport/secure/credentials.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +47,32 @@ void ReadNumbers(absl::string_view text) {
   if (bounded.ok() && bounded->has_value()) LOCKSTEP_CHECK(**bounded >= -3 && **bounded <= 4096);
 }
 
+void ReadLevels(absl::string_view text) {
+  WorldOptions options;
+  const auto read = [&options] {
+    const absl::StatusOr<WorldSecurity> security = ReadSecurity(options);
+    fuzz::CheckCode(security.status(), {Code::kInvalidArgument});
+    return security;
+  };
+  for (const char* const name :
+       {"LOCKSTEP_SECURITY", "LOCKSTEP_SECURITY_LOCAL", "LOCKSTEP_SECURITY_UNPROTECTED", "LOCKSTEP_SECRET_FILE"}) {
+    SetVariable(name, text);
+    (void)read();
+  }
+  SetVariable("LOCKSTEP_SECURITY", text);
+  const absl::StatusOr<absl::optional<int>> level = GetEnvWord("LOCKSTEP_SECURITY", kSecurityLevelNames);
+  fuzz::CheckCode(level.status(), {Code::kInvalidArgument});
+  const absl::StatusOr<WorldSecurity> of_variable = read();
+  LOCKSTEP_CHECK(of_variable.ok() == level.ok());
+  if (level.ok() && level->has_value()) {
+    LOCKSTEP_CHECK(absl::string_view(kSecurityLevelNames[**level]) == variable + std::strlen("LOCKSTEP_SECURITY="));
+    LOCKSTEP_CHECK(static_cast<int>(of_variable->level) == **level);
+  }
+  options.security = std::string(text);
+  const absl::StatusOr<WorldSecurity> of_option = read();
+  if (of_option.ok() && !text.empty()) LOCKSTEP_CHECK(Name(of_option->level) == text);
+}
+
 void ReadWords(absl::string_view text) {
   SetVariable("LOCKSTEP_CHECKED", text);
   fuzz::CheckCode(GetEnvBool("LOCKSTEP_CHECKED").status(), {Code::kInvalidArgument});
@@ -56,6 +85,7 @@ void ReadWords(absl::string_view text) {
   fuzz::CheckCode(dtype.status(), {Code::kInvalidArgument});
   if (dtype.ok()) LOCKSTEP_CHECK(Name(*dtype) == text);
   fuzz::CheckCode(ParseReduceOp(text).status(), {Code::kInvalidArgument});
+  ReadLevels(text);
 }
 
 void ReadAlgorithms(absl::string_view text) {
@@ -87,7 +117,7 @@ std::vector<std::string> fuzz::Seeds() {
   std::vector<std::string> seeds;
   const std::vector<std::vector<const char*>> texts = {
       {"0", "-3", "9223372036854775807", "+1"},
-      {"on", "FALSE", "debug", "bf16", "complex64", "sum", "premul_sum"},
+      {"on", "FALSE", "debug", "bf16", "complex64", "sum", "premul_sum", "encrypt", "none", "ofi,nccl", "ofi,"},
       {"ring", "all_reduce:recursive_doubling;broadcast:binomial", " all_reduce : ring ; "},
       {"eth", "=lo", "^docker,^=eth3", "10.0.0.0/8", "^2001:db8::/33, eth"},
   };
