@@ -377,6 +377,11 @@ struct FakeCalls {
     return nullptr;
   }
 
+  // As tcp;ofi_rxm does for a peer that is not there, too.
+  static bool HasRoom(const Endpoint* peer) {
+    return peer != nullptr && peer->arriving.size() < the_provider->options_.arriving_max;
+  }
+
   static void Complete(Endpoint* endpoint, void* context, size_t bytes, uint64_t tag, int error) {
     GiveBack(context);
     if (error == 0) {
@@ -448,8 +453,7 @@ struct FakeCalls {
     const size_t bytes = Bytes(places);
     if (bytes > options.message_bytes_max) Complain(absl::StrCat("a message of ", bytes, " bytes"));
     Endpoint* const peer = Find(self->addresses->names[target]);
-    // As tcp;ofi_rxm does for a peer that is not there.
-    if (Refused() || self->sends >= options.queue || peer == nullptr) return -FI_EAGAIN;
+    if (Refused() || self->sends >= options.queue || !HasRoom(peer)) return -FI_EAGAIN;
     CheckMemory(places);
     Take(context);
     Message message;
@@ -472,7 +476,7 @@ struct FakeCalls {
     auto* const self = reinterpret_cast<Endpoint*>(ep);
     if (bytes > the_provider->options_.inject_bytes) Complain(absl::StrCat(bytes, " bytes injected"));
     Endpoint* const peer = Find(self->addresses->names[target]);
-    if (Refused() || peer == nullptr) return -FI_EAGAIN;
+    if (Refused() || !HasRoom(peer)) return -FI_EAGAIN;
     Message message;
     message.tag = tag;
     message.copy.assign(static_cast<const char*>(data), bytes);

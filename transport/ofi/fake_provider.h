@@ -27,6 +27,8 @@ struct FakeProviderOptions {
   const char* name = "fake";
   size_t iov_limit = 4;  // in how many places a message may lie
   size_t queue = 512;    // of posts, each way
+  // Of messages that have reached an endpoint and that it has not looked at; what would be more is answered with "again".
+  size_t arriving_max = SIZE_MAX;
   // A message of up to so many bytes leaves its sender without a receive.
   size_t eager_bytes = 16384;
   // Up to so many calls in a row that post something are answered with "again", then one is carried out.

@@ -34,7 +34,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 class OfiSecurityTest : public TransportWorldTest<OfiTransport>, public testing::WithParamInterface<SecurityLevel> {
@@ -61,8 +63,9 @@ class OfiSecurityTest : public TransportWorldTest<OfiTransport>, public testing:
   }
 
   // Rank 0 of two, of which the outsider has the address of rank 1.
-  void CreateWithOutsider(std::chrono::milliseconds connect_timeout = std::chrono::seconds(30)) {
-    NewProvider({});
+  void CreateWithOutsider(std::chrono::milliseconds connect_timeout = std::chrono::seconds(30),
+                          const FakeProviderOptions& fake = {}) {
+    NewProvider(fake);
     outsider_ = std::make_unique<OfiOutsider>(&fake_->api(), "");
     OfiTransportOptions options = OfiTestOptions(0, 2);
     Prepare(&options);
@@ -401,7 +404,7 @@ TEST_P(OfiSecurityTest, ARankKeepsItsToken) {
 
 // The rest of a handshake that another one made needless is not held against the peer.
 TEST_P(OfiSecurityTest, AHandshakeIsGivenUpQuietlyOnceTheRanksHaveMet) {
-  constexpr std::chrono::milliseconds kConnectTimeout(2000);  // which rank 1 must keep
+  constexpr std::chrono::milliseconds kConnectTimeout(4000);  // in a quarter of which rank 0 is to be welcomed
   CreateWithOutsider(kConnectTimeout);
   TestOperation send;
   rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
@@ -481,6 +484,106 @@ TEST_P(OfiSecurityTest, HandshakesThatAreNotFinishedAreFewAndEnd) {
   EXPECT_GT(rank(0)->refusals().count(Refusal::kCrowded), crowded);
   ASSERT_TRUE(Await(rank(0), [&] { return rank(0)->refusals().count(Refusal::kSilent) > 0; }));
   ExpectExchange(0, 1, 3);
+}
+
+// Rank 1 does not look at what comes, and the fabric has no room for more. Others say hello in its name, and the answers wait for it.
+TEST_P(OfiSecurityTest, AnswersThatWaitForARankAreFew) {
+  constexpr size_t kQueue = 16;
+  FakeProviderOptions fake;
+  fake.arriving_max = kQueue;
+  CreateWithOutsider(std::chrono::seconds(30), fake);
+  ASSERT_EQ(Meet(/*exchange=*/5, HandshakeOfRankOne()).answer.refusal.verdict, OfiVerdict::kAccepted);
+  OfiOutsider others(&fake_->api(), "");
+  uint64_t exchange = 1000;
+  const auto say_often = [&](const std::string& payload) {
+    for (int i = 0; i < 60; ++i) {
+      OfiNotice notice;
+      notice.token = ++exchange;
+      notice.number = 1;
+      others.Say(rank(0)->address(), OfiKind::kHello, notice, payload);
+    }
+    EXPECT_TRUE(DriveAll([&] { return others.said_all(); }));
+    for (int i = 0; i < 100; ++i) rank(0)->Progress();
+  };
+  // What rank 1 hears until it has a message that rank 0 sends it now.
+  const auto hear = [&] {
+    const size_t before = outsider_->heard().size();
+    TestOperation send;
+    rank(0)->Send(Rank(1), 7, TestEnvelope(1), "x", 1, &send);
+    EXPECT_TRUE(DriveAll(
+        [&] { return outsider_->heard().size() > before && outsider_->heard().back().kind == OfiKind::kEager; }));
+    const auto& heard = outsider_->heard();
+    return std::vector<OfiOutsider::Heard>(heard.begin() + static_cast<ptrdiff_t>(before), heard.end());
+  };
+  const auto welcomes = [](uint64_t token) {
+    return Contains(AllOf(Field(&OfiOutsider::Heard::kind, OfiKind::kWelcome),
+                          Field(&OfiOutsider::Heard::notice, Field(&OfiNotice::token, token))));
+  };
+  const auto hello_with = [this](const std::string& flight) {
+    OfiHello hello;
+    hello.address = outsider_->name();
+    hello.flight = flight;
+    return EncodeOfiHello(hello);
+  };
+  std::string later;
+  AppendLittleEndian(&later, kOfiMagic, uint32_t{9}, uint32_t{0});
+  Channel copied(Purpose::kFabric, Channel::Side::kConnects, OfiTestCredentials(GetParam()));
+  const std::string copy = hello_with(copied.Start()), of_others = hello_with("xxxxxxxx");
+  constexpr size_t kRefusalsWaitingMax = 4, kWelcomesWaitingMax = 8;
+  for (const auto& [payload, waiting_max] :
+       {std::pair(later, kRefusalsWaitingMax), std::pair(hello_with(""), kRefusalsWaitingMax),
+        std::pair(of_others, kRefusalsWaitingMax), std::pair(copy, kWelcomesWaitingMax)}) {
+    say_often(payload);
+    EXPECT_LE(hear().size(), kQueue + waiting_max + 1);
+  }
+
+  // Refusals leave room for rank 1's own handshake.
+  Channel channel(Purpose::kFabric, Channel::Side::kConnects, OfiTestCredentials(GetParam()));
+  const std::string own = hello_with(channel.Start());
+  say_often(of_others);
+  Say(OfiKind::kHello, /*token=*/6, 1, own);
+  for (int i = 0; i < 100; ++i) rank(0)->Progress();
+  EXPECT_THAT(hear(), welcomes(6));
+  // Where copies of a first flight leave none, it says hello again.
+  say_often(copy);
+  Say(OfiKind::kHello, /*token=*/7, 1, own);
+  for (int i = 0; i < 100; ++i) rank(0)->Progress();
+  EXPECT_THAT(hear(), Not(welcomes(7)));
+  const size_t heard = outsider_->heard().size();
+  Say(OfiKind::kHello, /*token=*/7, 1, own);
+  ASSERT_TRUE(AwaitHeard(heard + 1));
+  EXPECT_EQ(outsider_->heard().back().kind, OfiKind::kWelcome);
+  EXPECT_EQ(outsider_->heard().back().notice.token, 7u);
+}
+
+// Rank 1 hears the hello before it can answer, and then too many others that claim to come from rank 0.
+TEST_P(OfiSecurityTest, AHelloThatHadToMakeWayIsSaidAgain) {
+  NewProvider({});
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 2; ++i) {
+    OfiTransportOptions options = OfiTestOptions(i, 2);
+    Prepare(&options);
+    options.connect_timeout = std::chrono::seconds(4);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(std::unique_ptr<OfiTransport> transport, OfiTransport::Create(options));
+    addresses.push_back(transport->address());
+    ranks_.push_back(std::move(transport));
+  }
+  outsider_ = std::make_unique<OfiOutsider>(&fake_->api(), "");
+  ASSERT_THAT(rank(0)->SetPeers(addresses), IsOk());
+  TestOperation send;
+  rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
+  OfiHello hello;
+  hello.address = fake_->addresses()[0];
+  OfiNotice notice;
+  for (notice.token = 100; notice.token < 200; ++notice.token) {
+    outsider_->Say(addresses[1], OfiKind::kHello, notice, EncodeOfiHello(hello));
+  }
+  ASSERT_TRUE(Await(rank(1), [&] { return outsider_->said_all(); }));
+  for (int i = 0; i < 100; ++i) rank(1)->Progress();
+  EXPECT_GT(rank(1)->refusals().count(Refusal::kCrowded), 0u);
+  ASSERT_THAT(rank(1)->SetPeers(addresses), IsOk());
+  ASSERT_TRUE(DriveAll([&] { return send.done(); }));
+  EXPECT_THAT(send.status, IsOk());
 }
 
 // Though they say that they are where it is, so that its address has the most.

@@ -21,6 +21,11 @@ size_t HalfOpenMax(uint32_t world_size) { return 2 * size_t{world_size} + 32; }
 // How long messages may still come that a disconnect has overtaken.
 constexpr std::chrono::milliseconds kOvertakenTime(100);
 
+// In a handshake that another began.
+bool IsAnswer(OfiKind kind) {
+  return kind == OfiKind::kWelcome || kind == OfiKind::kRefused || kind == OfiKind::kAnswer;
+}
+
 absl::Status Closed() { return absl::UnavailableError("connection closed by peer"); }
 
 // That nobody guesses; not 0.
@@ -99,7 +104,8 @@ bool OfiPeers::Open(Rank peer) {
     OfiHello hello;
     hello.address = endpoint_->address();
     hello.flight = state.channel->Start();
-    state.hello = SendHandshake(state.index, OfiKind::kHello, state.exchange, EncodeOfiHello(hello));
+    state.hello = EncodeOfiHello(hello);
+    SayHello(peer);
   }
   return state.state == State::kOpen;
 }
@@ -149,7 +155,8 @@ void OfiPeers::OnSent(OfiPost* post, const OfiCompletion& completion) {
   if (peer == Rank(-1)) return;
   --self->sends_pending_;
   Peer& state = self->peers_[peer.value()];
-  if (state.hello == slot) state.hello = nullptr;
+  if (state.hello_slot == slot) state.hello_slot = nullptr;
+  if (IsAnswer(OfiKindOf(post->tag))) --state.answers_waiting;
   if (!completion.status.ok()) self->Lose(peer, completion.status);
 }
 
@@ -239,6 +246,7 @@ void OfiPeers::BecomeOpen(Rank peer, uint64_t token) {
   state.state = State::kOpen;
   state.token = token;
   state.channel = nullptr;
+  state.hello = std::string();
   links_->OnOpen(peer);
   while (state.early != nullptr) {
     OfiSlot* const slot = state.early;
@@ -263,12 +271,13 @@ void OfiPeers::BecomeGone(Rank peer, absl::Status status) {
   state.state = State::kGone;
   state.status = std::move(status);
   state.channel = nullptr;
+  state.hello = std::string();
   while (state.early != nullptr) {
     OfiSlot* const slot = state.early;
     state.early = slot->next;
     slots_.Give(slot);
   }
-  if (state.hello != nullptr) endpoint_->Cancel(&state.hello->post);
+  if (state.hello_slot != nullptr) endpoint_->Cancel(&state.hello_slot->post);
   if (state.index >= 0) endpoint_->CancelRefused(state.index);
   links_->OnGone(peer);
 }
@@ -296,10 +305,13 @@ bool OfiPeers::Progress() {
   if (handshaking_ == 0 && leaving_ == 0) return false;
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Rank peer(static_cast<int>(i));
-    if (peers_[i].state == State::kHandshake && peers_[i].deadline.passed(now)) {
+    const Peer& state = peers_[i];
+    if (state.state == State::kHandshake && state.deadline.passed(now)) {
       BecomeGone(peer, absl::UnavailableError(absl::StrCat("no answer within ", connect_timeout_.count(), " ms")));
       ended = true;
-    } else if (peers_[i].gone_by.passed(now)) {
+    } else if (state.state == State::kHandshake && state.hello_again.passed(now)) {
+      if (!state.channel->ready() && state.hello_slot == nullptr) SayHello(peer);
+    } else if (state.gone_by.passed(now)) {
       BecomeGone(peer, Closed());
       ended = true;
     }

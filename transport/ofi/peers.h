@@ -9,6 +9,8 @@
 // Peers may begin handshakes with each other at the same time. Both go on until one of them is through; since each rank has one
 // token for each peer, it does not matter which.
 //
+// A rank that is not welcomed says its hello again, up to 4 times in the time that a connection may take: the peer may have had too many.
+//
 // What a peer has to say counts only once it has proved that it has the world's secret. Who does not is turned away, counted and
 // logged, as is one that does not fit, and nobody hears of it. So are notices that begin with no token that this rank gave away.
 
@@ -99,11 +101,15 @@ class OfiPeers {
     int index = -1;          // at the endpoint, once its address is known
     uint64_t own_token = 0;  // with which it speaks to this rank
     uint64_t token = 0;      // with which it wants to be spoken to
+    // Answers to it that the provider has, in handshakes that it began, or others in its name.
+    int answers_waiting = 0;
     // Of the handshake that this rank began, while that is under way.
     uint64_t exchange = 0;
     std::unique_ptr<Channel> channel;
-    OfiSlot* hello = nullptr;  // while the provider has it
-    OfiSlot* early = nullptr;  // notices that came before the answer, in their order
+    std::string hello;
+    Deadline hello_again = Deadline::Infinite();
+    OfiSlot* hello_slot = nullptr;  // while the provider has it
+    OfiSlot* early = nullptr;       // notices that came before the answer, in their order
     Deadline deadline = Deadline::Infinite();
     Deadline gone_by = Deadline::Infinite();  // once it has disconnected
   };
@@ -142,8 +148,13 @@ class OfiPeers {
   // It has disconnected: gone, once nothing can come any more that was sent before.
   void SeeOff(Rank peer);
   void BecomeGone(Rank peer, absl::Status status);
-  // A notice of a handshake. Null when it left at once, or is not sent: those who are no ranks are not all answered.
+  void SayHello(Rank peer);
+  // A notice of a handshake. Null when it left at once.
   OfiSlot* SendHandshake(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes);
+  // The same, in a handshake that somebody else began. Anybody can make this rank answer: so no more than `waiting_max` answers wait for
+  // a rank, 12 at most, and unauthenticated peers are answered 64 times in the time that a connection may take. False when one to a rank
+  // is not sent because of that.
+  bool SendAnswer(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes, int waiting_max);
   // To a number at the endpoint. Null when it left at once, or could not be sent.
   OfiSlot* SendTo(int index, uint64_t tag, const OfiNotice& notice, const void* payload, size_t bytes,
                   const MessagePieces* pieces = nullptr);

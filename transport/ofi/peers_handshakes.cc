@@ -18,6 +18,14 @@ namespace {
 constexpr size_t kUnauthenticatedMax = 32;
 constexpr size_t kAnsweredMax = 64;  // in the time that a connection may take
 
+// How many answers wait for a rank that takes none, before one more is not sent. A rank alone makes two wait: it is welcomed, and told that
+// it may come. Whoever shows more has more room, so that those who have no secret keep it from no rank.
+constexpr int kRefusalsWaitingMax = 4;
+constexpr int kWelcomesWaitingMax = 8;  // after a first flight that was made with the secret, by whomever
+constexpr int kAnswersWaitingMax = 12;  // to who has the secret
+
+constexpr int kHellosMax = 4;  // in the time that a connection may take
+
 // As whoever refuses says it.
 std::string RefuserText(const OfiRefusal& refusal, const OfiHandshake& handshake, const OfiHandshake& own) {
   OfiRefusal seen = refusal;  // the detail is for the other
@@ -49,14 +57,31 @@ const OfiHandshake& OfiPeers::HandshakeFor(Rank peer) {
 }
 
 OfiSlot* OfiPeers::SendHandshake(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes) {
-  if (RankOf(index) == Rank(-1)) {
-    if (answered_.size() >= kAnsweredMax) return nullptr;
-    answered_.emplace_back(index, Deadline::After(connect_timeout_));
-  }
   OfiNotice notice;
   notice.token = exchange;
   notice.number = own_.source;
   return SendTo(index, OfiNoticeTag(kind, 0), notice, bytes.data(), bytes.size());
+}
+
+bool OfiPeers::SendAnswer(int index, OfiKind kind, uint64_t exchange, absl::string_view bytes, int waiting_max) {
+  const Rank peer = RankOf(index);
+  if (peer == Rank(-1)) {
+    if (answered_.size() >= kAnsweredMax) return true;
+    answered_.emplace_back(index, Deadline::After(connect_timeout_));
+    (void)SendHandshake(index, kind, exchange, bytes);
+    return true;
+  }
+  int& waiting = peers_[peer.value()].answers_waiting;
+  if (waiting >= waiting_max) return false;
+  if (SendHandshake(index, kind, exchange, bytes) != nullptr) ++waiting;
+  return true;
+}
+
+// The same one: whoever still has it does not take it twice.
+void OfiPeers::SayHello(Rank peer) {
+  Peer& state = peers_[peer.value()];
+  state.hello_again = Deadline::After(connect_timeout_ / kHellosMax);
+  state.hello_slot = SendHandshake(state.index, OfiKind::kHello, state.exchange, state.hello);
 }
 
 void OfiPeers::HandleHandshake(OfiKind kind, const OfiNotice& notice, absl::string_view bytes) {
@@ -106,8 +131,8 @@ void OfiPeers::RefuseVersion(const OfiNotice& notice, const OfiHello& hello) {
   const uint64_t exchange = old ? uint64_t{own_.source} << 32 | hello.old_token : notice.token;
   unsigned char bytes[kOfiRefusalBytes];
   EncodeOfiRefusal({OfiVerdict::kOtherVersion, kOfiProtocolVersion}, bytes);
-  SendHandshake(peers_[source].index, OfiKind::kRefused, exchange,
-                {reinterpret_cast<const char*>(bytes), sizeof(bytes)});
+  (void)SendAnswer(peers_[source].index, OfiKind::kRefused, exchange,
+                   {reinterpret_cast<const char*>(bytes), sizeof(bytes)}, kRefusalsWaitingMax);
 }
 
 void OfiPeers::Welcome(uint64_t id) {
@@ -126,7 +151,11 @@ void OfiPeers::Welcome(uint64_t id) {
   std::string plain, to_send;
   const std::string flight = std::move(incoming.hello.flight);
   const absl::Status status = incoming.channel->Receive(flight, &plain, &to_send);
-  SendHandshake(incoming.index, OfiKind::kWelcome, incoming.exchange, to_send);
+  const bool begun_well = incoming.channel->ready() || !incoming.channel->first_flight().empty();
+  const bool sent = SendAnswer(incoming.index, OfiKind::kWelcome, incoming.exchange, to_send,
+                               begun_well ? kWelcomesWaitingMax : kRefusalsWaitingMax);
+  // A rank says hello again, which is then as if it had not come before.
+  if (status.ok() && !sent) return GiveUp(id, Refusal::kCrowded);
   half_open_.BegunWell(id, incoming.channel->first_flight(), Deadline::Clock::now());
   if (!status.ok()) TurnAway(id, incoming.channel->refusal(), status.message());
 }
@@ -152,7 +181,7 @@ void OfiPeers::HandleConfirm(const OfiNotice& notice, absl::string_view bytes) {
   if (accepted) answer.token = peers_[incoming.source].own_token;
   incoming.channel->Send(EncodeOfiAnswer(answer), &to_send);
   // The answer goes first: what the links send next should not overtake it where the fabric keeps order.
-  SendHandshake(incoming.index, OfiKind::kAnswer, incoming.exchange, to_send);
+  (void)SendAnswer(incoming.index, OfiKind::kAnswer, incoming.exchange, to_send, kAnswersWaitingMax);
   if (!accepted) return TurnAway(id, Refusal::kOtherWorld, RefuserText(answer.refusal, handshake, own_));
   const Rank peer(static_cast<int>(incoming.source));
   half_open_.Remove(id);
@@ -196,7 +225,7 @@ void OfiPeers::HandleWelcome(Rank peer, absl::string_view bytes) {
     status = absl::PermissionDeniedError(absl::StrCat("the listener ", Text(Refusal::kBroken)));
   }
   if (status.ok()) state.channel->Send(EncodeOfiHandshake(HandshakeFor(peer)), &to_send);
-  if (!to_send.empty()) SendHandshake(state.index, OfiKind::kConfirm, state.exchange, to_send);
+  if (!to_send.empty()) (void)SendHandshake(state.index, OfiKind::kConfirm, state.exchange, to_send);
   if (!status.ok()) BecomeGone(peer, std::move(status));
 }
 
