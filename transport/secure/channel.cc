@@ -369,6 +369,12 @@ void Channel::Send(absl::string_view plain, std::string* to_send) {
     return;
   }
   if (plain.empty()) return;
+  records_ += plain.size() / SSL3_RT_MAX_PLAIN_LENGTH + 1;
+  if (records_ > kTlsRecordsPerKey) {
+    // What is written next tells the peer first.
+    (void)SSL_key_update(tls_->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+    records_ = 1;
+  }
   // Into memory, so all of it; or nothing, after a record that Receive has refused.
   (void)SSL_write(tls_->ssl, plain.data(), static_cast<int>(plain.size()));
   ERR_clear_error();

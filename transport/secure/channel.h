@@ -59,6 +59,8 @@ inline constexpr size_t kPreambleBytes = 8;
 inline constexpr uint16_t kSecurityVersion = 1;
 // What is taken from a peer until the channel is ready, the preamble included.
 inline constexpr size_t kHandshakeBytesMax = 4096;
+// Then there is a new key. RFC 8446 (5.5) allows 2^24.5.
+inline constexpr size_t kTlsRecordsPerKey = size_t{1} << 16;
 
 // Belongs to one thread at a time.
 class Channel {
@@ -123,6 +125,7 @@ class Channel {
   size_t header_have_ = 0;  // of a TLS record's header of 5 bytes, of which the last two are its length
   unsigned char header_[5] = {};
   size_t record_left_ = 0;    // of the record that header_ begins
+  size_t records_ = 0;        // at least, under the key that Send has now
   std::string first_flight_;  // its random number
   std::unique_ptr<Tls> tls_;
 };

@@ -358,6 +358,36 @@ TEST(ChannelTest, RecordsThatAreAlteredRepeatedLostOrSwappedAreNoticed) {
               is_noticed);
 }
 
+TEST(ChannelTest, KeysChangeLongBeforeTheirLimit) {
+  End connects(Purpose::kControl, Side::kConnects, Secured('s'));
+  End listens(Purpose::kControl, Side::kListens, Secured('s'));
+  Talk(&connects, &listens);
+  const auto say = [](End* from, End* to, size_t bytes) {
+    from->to_send.clear();
+    from->channel.Send(std::string(bytes, 'x'), &from->to_send);
+    LOCKSTEP_ASSERT_OK(to->Take(from->to_send));
+  };
+  size_t usual = 0;
+  int changes = 0;
+  for (size_t i = 0; i < 2 * kTlsRecordsPerKey + 10; ++i) {
+    ASSERT_NO_FATAL_FAILURE(say(&connects, &listens, 1));
+    if (i == 0) usual = connects.to_send.size();
+    changes += connects.to_send.size() > usual ? 1 : 0;  // by what tells the peer
+  }
+  EXPECT_EQ(changes, 2);
+  EXPECT_EQ(listens.plain, std::string(2 * kTlsRecordsPerKey + 10, 'x'));
+  // The other direction has keys of its own, and what is long has several records.
+  ASSERT_NO_FATAL_FAILURE(say(&listens, &connects, 16384 * (kTlsRecordsPerKey / 64)));
+  usual = listens.to_send.size();
+  changes = 0;
+  for (int i = 0; i < 64; ++i) {
+    ASSERT_NO_FATAL_FAILURE(say(&listens, &connects, 16384 * (kTlsRecordsPerKey / 64)));
+    changes += listens.to_send.size() > usual ? 1 : 0;
+    connects.plain.clear();
+  }
+  EXPECT_EQ(changes, 1);
+}
+
 TEST(ChannelTest, NothingIsSaidAfterARecordThatIsNotThePeers) {
   End connects(Purpose::kStore, Side::kConnects, Secured('s'));
   End listens(Purpose::kStore, Side::kListens, Secured('s'));
