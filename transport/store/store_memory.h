@@ -20,11 +20,16 @@
 
 namespace lockstep {
 
+// What an entry is counted as, beside its key and its value.
+inline constexpr size_t kStoreEntryBytes = 128;
+
 // Not thread-safe. Keys and values are not checked against the limits of store.h: callers do that.
 class StoreMap {
  public:
-  // Holds at most `bytes_max` of keys and values; then changes return RESOURCE_EXHAUSTED.
+  // Holds at most `bytes_max`; then changes return RESOURCE_EXHAUSTED.
   explicit StoreMap(size_t bytes_max) : bytes_max_(bytes_max) {}
+
+  size_t bytes_max() const { return bytes_max_; }
 
   // Null when there is none; valid until the next change.
   const std::string* Find(absl::string_view key) const;

@@ -15,6 +15,9 @@ namespace {
 // Of one client at a time: threads of one process, so a handful.
 constexpr size_t kWaitsPerClientMax = 4096;
 
+// Of a wait.
+size_t Bytes(absl::string_view key) { return kStoreEntryBytes + key.size(); }
+
 }  // namespace
 
 void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePoint now, std::vector<Answer>* answers) {
@@ -30,12 +33,16 @@ void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePo
 }
 
 absl::Status StoreService::AddWait(uint64_t client, const StoreRequest& request, TimePoint now) {
-  size_t& waits = waits_of_client_[client];
-  if (waits >= kWaitsPerClientMax) {
+  if (waits(client) >= kWaitsPerClientMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(DescribeStoreKey(request.key), ": this client has ", waits, " waits under way already"));
+        absl::StrCat(DescribeStoreKey(request.key), ": this client has ", waits(client), " waits under way already"));
   }
-  ++waits;
+  if (waits_bytes_ + Bytes(request.key) > map_.bytes_max()) {
+    return absl::ResourceExhaustedError(absl::StrCat(DescribeStoreKey(request.key), ": all clients together have ",
+                                                     waits_bytes_, " bytes of waits under way already"));
+  }
+  waits_bytes_ += Bytes(request.key);
+  ++waits_of_client_[client];
   const bool for_ever = request.timeout_ms == kStoreNoTimeout;
   waits_[std::string(request.key)].push_back(
       {client, request.id, for_ever ? TimePoint::max() : now + std::chrono::milliseconds(int64_t{request.timeout_ms})});
@@ -49,10 +56,15 @@ void StoreService::AnswerWaits(absl::string_view key, std::vector<Answer>* answe
   if (value == nullptr) return;
   for (const Wait& wait : waits->second) {
     answers->push_back({wait.client, wait.request, absl::OkStatus(), *value});
-    const auto count = waits_of_client_.find(wait.client);
-    if (--count->second == 0) waits_of_client_.erase(count);
+    Uncount(key, wait);
   }
   waits_.erase(waits);
+}
+
+void StoreService::Uncount(absl::string_view key, const Wait& wait) {
+  waits_bytes_ -= Bytes(key);
+  const auto count = waits_of_client_.find(wait.client);
+  if (--count->second == 0) waits_of_client_.erase(count);
 }
 
 void StoreService::Forget(uint64_t client) {
@@ -75,10 +87,7 @@ void StoreService::RemoveWaits(Condition condition) {
     std::vector<Wait>& list = entry->second;
     const auto kept =
         std::stable_partition(list.begin(), list.end(), [&](const Wait& wait) { return !condition(wait); });
-    for (auto wait = kept; wait != list.end(); ++wait) {
-      const auto count = waits_of_client_.find(wait->client);
-      if (--count->second == 0) waits_of_client_.erase(count);
-    }
+    for (auto wait = kept; wait != list.end(); ++wait) Uncount(entry->first, *wait);
     list.erase(kept, list.end());
     entry = list.empty() ? waits_.erase(entry) : std::next(entry);
   }

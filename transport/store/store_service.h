@@ -29,6 +29,7 @@ class StoreService {
     std::string body;  // of an OK status
   };
 
+  // The dictionary holds at most `bytes_max`, and the waits as much again.
   explicit StoreService(size_t bytes_max) : map_(bytes_max) {}
 
   // Executes a request. Appends the answers to the request itself, unless it has to wait, and to the waits that it ended.
@@ -52,12 +53,14 @@ class StoreService {
 
   absl::Status AddWait(uint64_t client, const StoreRequest& request, TimePoint now);
   void AnswerWaits(absl::string_view key, std::vector<Answer>* answers);
+  void Uncount(absl::string_view key, const Wait& wait);
   template <typename Condition>
   void RemoveWaits(Condition condition);
 
   StoreMap map_;
   std::unordered_map<std::string, std::vector<Wait>> waits_;  // by key; no list is empty
   std::unordered_map<uint64_t, size_t> waits_of_client_;      // no count is 0
+  size_t waits_bytes_ = 0;
 };
 
 }  // namespace lockstep

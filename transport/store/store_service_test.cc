@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -26,22 +27,25 @@ using ::testing::IsEmpty;
 // ---- The dictionary. What the operations mean is tested through every store, by tests/store_conformance.h.
 
 TEST(StoreMap, MoreKeysAndValuesThanItMayHoldAreResourceExhausted) {
-  StoreMap map(10);
-  ASSERT_THAT(map.Set("key", "1234567"), IsOk());
-  const auto full = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 10 bytes and has 10"));
-  EXPECT_THAT(map.Set("key", "12345678"), full);
-  EXPECT_THAT(map.Set("", "1"), full);
-  EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "", "1"}), full);
-  EXPECT_EQ(*map.Find("key"), "1234567");
+  constexpr size_t kMost = 2 * kStoreEntryBytes + 10;
+  StoreMap map(kMost);
+  ASSERT_THAT(map.Set("key", "1234"), IsOk());
+  ASSERT_THAT(map.Set("n", "12"), IsOk());
+  const auto full = StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr(absl::StrCat("at most ", kMost, " bytes and has ", kMost)));
+  EXPECT_THAT(map.Set("key", "12345"), full);
+  EXPECT_THAT(map.Set("", ""), full);
+  EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "12", "123"}), full);
+  EXPECT_EQ(*map.Find("key"), "1234");
   // Replacing and deleting count what they free.
-  EXPECT_THAT(map.Set("key", "7654321"), IsOk());
+  EXPECT_THAT(map.Set("key", "4321"), IsOk());
   EXPECT_THAT(map.Set("key", "1"), IsOk());
-  EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "", "12345"}),
+  EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "12", "12345"}),
               IsOkAndHolds(testing::Optional(std::string("12345"))));
   map.Delete("key");
   map.Delete("key");
   EXPECT_THAT(map.Set("123", "4"), IsOk());
-  EXPECT_THAT(map.Set("", "1"), full);
+  EXPECT_THAT(map.Set("", ""), full);
 }
 
 TEST(DescribeStoreKey, EscapesAndCutsShort) {
@@ -131,6 +135,36 @@ TEST_F(StoreServiceTest, WaitsExpireWithoutAnAnswer) {
   now_ += std::chrono::hours(24 * 365);
   service_.DropExpired(now_);
   EXPECT_EQ(service_.waits(8), 1);
+}
+
+TEST(StoreService, WaitsOfAllClientsAreBoundedAsTheStoreIs) {
+  const std::string key(100, 'k');
+  StoreService service(10 * (kStoreEntryBytes + key.size()));
+  const auto carry_out = [&](uint64_t client, StoreOp op) {
+    StoreRequest request;
+    request.op = op;
+    request.key = key;
+    request.timeout_ms = 100;
+    std::vector<StoreService::Answer> answers;
+    service.CarryOut(client, request, {}, &answers);
+    return answers;
+  };
+  // They are freed in each of the three ways.
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t client = 1; client <= 10; ++client) ASSERT_THAT(carry_out(client, StoreOp::kWait), IsEmpty());
+    const std::vector<StoreService::Answer> refused = carry_out(11, StoreOp::kWait);
+    ASSERT_EQ(refused.size(), 1);
+    EXPECT_THAT(refused[0].status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("under way already")));
+    if (round == 0) {
+      EXPECT_EQ(carry_out(11, StoreOp::kSet).size(), 11);
+      (void)carry_out(11, StoreOp::kDelete);
+    } else if (round == 1) {
+      for (uint64_t client = 1; client <= 10; ++client) service.Forget(client);
+    } else {
+      service.DropExpired(StoreService::TimePoint() + std::chrono::seconds(1));
+      EXPECT_FALSE(service.anyone_waits());
+    }
+  }
 }
 
 TEST_F(StoreServiceTest, WaitsOfOneClientAreBounded) {

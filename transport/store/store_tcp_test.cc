@@ -500,10 +500,10 @@ TEST_P(TcpStoreServerTest, ConnectionsBeyondTheLimitAreRefused) {
 
 TEST_P(TcpStoreServerTest, AFullStoreSaysSo) {
   TcpStoreServer::Options options;
-  options.bytes_max = 100;
+  options.bytes_max = 1000;
   Start(options);
-  EXPECT_THAT(client_->Set("k", std::string(100, 'x'), Soon()),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 100 bytes")));
+  EXPECT_THAT(client_->Set("k", std::string(1000, 'x'), Soon()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 1000 bytes")));
   ExpectClientWorks();
 }
 
