@@ -304,7 +304,9 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     world_.Close();
     SendToAll(Disconnect{});
     for (const auto& peer : peers_) {
-      if (!peer->closed) peer->connection.FinishWriting();
+      if (peer->closed) continue;
+      peer->connection.FinishWriting();
+      if (peer->rank < 0 && !peer->rejected) refusals_.Note(Refusal::kUnfinished, peer->from.ToString(), "");
     }
   }
 

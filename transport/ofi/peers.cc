@@ -56,6 +56,10 @@ OfiPeers::OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono
   for (int i = 0; i < slots; ++i) PostReceive();
 }
 
+OfiPeers::~OfiPeers() {
+  while (!incoming_.empty()) GiveUp(incoming_.begin()->first, Refusal::kUnfinished);
+}
+
 absl::Status OfiPeers::SetAddresses(const std::vector<std::string>& addresses) {
   for (size_t i = 0; i < addresses.size(); ++i) {
     const Rank peer(static_cast<int>(i));

@@ -53,6 +53,7 @@ class OfiPeers {
   // `slots` receives; status() says whether that was possible.
   OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono::milliseconds connect_timeout, int slots,
            OfiEndpoint* endpoint, OfiLinks* links);
+  ~OfiPeers();
   OfiPeers(const OfiPeers&) = delete;
   OfiPeers& operator=(const OfiPeers&) = delete;
 

@@ -89,6 +89,8 @@ const char* Text(Refusal refusal) {
       return "was not through with the handshake in time";
     case Refusal::kGaveUp:
       return "closed the connection before it was through with the handshake";
+    case Refusal::kUnfinished:
+      return "was not through with the handshake when the listener ended";
     case Refusal::kCrowded:
       return "made way for others that wait for a handshake";
     case Refusal::kOtherUser:

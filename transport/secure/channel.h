@@ -47,6 +47,7 @@ enum class Refusal {
   kTooLong,     // more than a handshake needs
   kSilent,      // not through in time
   kGaveUp,      // closed the connection before it was through
+  kUnfinished,  // was not through when the listener ended
   kCrowded,     // made way for others
   kOtherUser,   // of this machine
   kOtherWorld,  // has the secret, and no place in this world

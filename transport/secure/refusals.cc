@@ -27,7 +27,7 @@ void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what
   if (!absl::StrContains(what, text)) absl::StrAppend(&line, "it ", text, what.empty() ? "" : ": ");
   absl::StrAppend(&line, what);
   if (left_out > 0) absl::StrAppend(&line, " (and ", left_out, " more since the last such line)");
-  if (kind == Refusal::kGaveUp) {
+  if (kind == Refusal::kGaveUp || kind == Refusal::kUnfinished) {
     LOCKSTEP_LOG(kInfo) << line;
   } else {
     LOCKSTEP_LOG(kWarning) << line;

@@ -28,9 +28,9 @@ class Refusals {
   Refusals& operator=(const Refusals&) = delete;
 
   // Counts one from `peer`, "10.0.0.9:51230". A warning says so, with the kind's text and `what` there is to say beyond it, unless one of
-  // the same kind was written in the last second: then the next one has the number of those that were left out. Of kGaveUp it is a line
-  // at level info, since ranks that connect to each other at once do that, too. kCount, of a channel that broke once ready, counts as
-  // kBroken.
+  // the same kind was written in the last second: then the next one has the number of those that were left out. Of kGaveUp and
+  // kUnfinished it is a line at level info, since ranks that connect to each other at once do that, too. kCount, of a channel that broke
+  // once ready, counts as kBroken.
   void Note(Refusal kind, absl::string_view peer, absl::string_view what);
 
   uint64_t count(Refusal kind) const;

@@ -474,8 +474,7 @@ void LocalPeers::Leave() {
   paused_ = false;
   spare_.reset();
   listener_.reset();
-  for (const auto& entry : half_open_peers_) half_open_.Remove(entry.first);
-  half_open_peers_.clear();
+  while (!half_open_peers_.empty()) Drop(half_open_peers_.begin()->first, Refusal::kUnfinished, "");
   for (Peer& peer : peers_) {
     peer.own_socket.reset();
     peer.their_socket.reset();

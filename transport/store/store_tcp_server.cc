@@ -109,7 +109,7 @@ class TcpStoreServer::Loop {
       }
       for (int i = 0; i < count; ++i) {
         const uint64_t tag = events[i].data.u64;
-        if (tag == kStopEvent) return;
+        if (tag == kStopEvent) return NoteUnfinished();
         if (tag == kListener) {
           AcceptSome();
           continue;
@@ -143,6 +143,7 @@ class TcpStoreServer::Loop {
     std::deque<std::string> out;  // as the channel has made them: in this order
     size_t out_begin = 0;         // bytes of out.front() that were sent
     size_t out_bytes = 0;         // bytes not sent yet
+    bool reads_nothing = false;   // disconnected for it
     uint32_t events = EPOLLIN;
   };
   // By serial number rather than by descriptor: those are used again, also within one round of events.
@@ -203,7 +204,7 @@ class TcpStoreServer::Loop {
       (void)setsockopt(socket->get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
       const uint64_t serial = next_client_++;
       if (const absl::Status status = Control(EPOLL_CTL_ADD, socket->get(), EPOLLIN, serial); !status.ok()) {
-        LOCKSTEP_LOG(kWarning) << "store server: connection from " << peer.ToString() << ": " << status;
+        refusals_.Note(Refusal::kCrowded, peer.ToString(), status.message());
         continue;
       }
       clients_.try_emplace(serial, serial, *std::move(socket), peer, options_.credentials);
@@ -221,6 +222,12 @@ class TcpStoreServer::Loop {
     const absl::optional<uint64_t> crowded = half_open_.ToEvict(Clock::now());
     if (crowded.has_value()) GiveUp(*crowded, Refusal::kCrowded);
     return crowded.has_value();
+  }
+
+  void NoteUnfinished() {
+    for (const auto& [serial, client] : clients_) {
+      if (!client.channel.ready()) refusals_.Note(Refusal::kUnfinished, client.peer.ToString(), "");
+    }
   }
 
   void GiveUp(uint64_t half_open, Refusal refusal) {
@@ -363,6 +370,7 @@ class TcpStoreServer::Loop {
 
   void Reply(Client* client, const StoreService::Answer& answer) {
     if (client->out_bytes > kUnreadBytesLimit) {
+      if (std::exchange(client->reads_nothing, true)) return;
       // Its own iteration finds the connection closed. Dropping it here would pull it from under whoever is being served.
       LOCKSTEP_LOG(kWarning) << "store server: " << client->peer.ToString()
                              << " does not read its answers: disconnected";

@@ -58,6 +58,7 @@ Acceptor::~Acceptor() {
   }
   stop_.Signal();
   thread_.Join();
+  for (const auto& [id, pending] : pending_) refusals_.Note(Refusal::kUnfinished, pending.peer.ToString(), "");
 }
 
 std::vector<Acceptor::Arrival> Acceptor::TakeArrivals() {
