@@ -311,7 +311,7 @@ inline bool MemoryExecutor::TakeSlot(int barrier, Rank peer, const BarrierPayloa
     const auto* const table = reinterpret_cast<const TableEntry*>(Table(peer));
     const bool one_table = places.output_pieces == Places::kOneTable;
     const uint32_t output_begin = places.input_pieces == 0 ? 0 : places.input_pieces + 1;
-    if (places.input_pieces + (one_table ? 0 : places.output_pieces) > 2 * Pieces::kSharedMax ||
+    if (places.input_pieces > Pieces::kSharedMax || (!one_table && places.output_pieces > Pieces::kSharedMax) ||
         (places.input_pieces > 0 && !ReadTable(peer, table, places.input_pieces, &input))) {
       FailOutside(peer, Window::kInput);
       return false;

@@ -45,6 +45,13 @@ Text Cut(const std::string& text) {
   return cut;
 }
 
+// Of another rank's, which need not have ended it.
+template <typename Text>
+absl::string_view TextOf(const Text& cut) {
+  const absl::string_view all(cut.data(), cut.size());
+  return all.substr(0, all.find('\0'));
+}
+
 template <typename T>
 absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine, bool by_holder) {
   std::vector<T> all(communicator.size());
@@ -87,7 +94,7 @@ std::string SettingsThatDiffer(const std::vector<ShownSettings>& by_rank) {
   std::vector<std::string> names;
   std::map<std::string, std::vector<Group>> groups_of;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    for (const absl::string_view setting : absl::StrSplit(by_rank[rank].data(), "; ", absl::SkipEmpty())) {
+    for (const absl::string_view setting : absl::StrSplit(TextOf(by_rank[rank]), "; ", absl::SkipEmpty())) {
       const std::pair<std::string, std::string> parts = absl::StrSplit(setting, absl::MaxSplits(": ", 1));
       std::vector<Group>& groups = groups_of[parts.first];
       if (groups.empty()) names.push_back(parts.first);
@@ -107,7 +114,7 @@ std::string SettingsThatDiffer(const std::vector<ShownSettings>& by_rank) {
                      })));
   }
   // In what was cut off.
-  if (differences.empty()) differences.push_back(absl::StrCat("behind ", by_rank[0].data(), "..."));
+  if (differences.empty()) differences.push_back(absl::StrCat("behind ", TextOf(by_rank[0]), "..."));
   return absl::StrCat("the options differ: ", absl::StrJoin(differences, "; "));
 }
 
@@ -172,7 +179,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
   if (!local.ok()) return local;
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r][0] == '\0') continue;
-    return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, complaints[r].data()),
+    return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, TextOf(complaints[r])),
                           communicator.WorldRank(Rank(static_cast<int>(r))).value());
   }
   const bool same_settings = std::all_of(digests.begin(), digests.end(),
