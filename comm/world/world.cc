@@ -410,7 +410,8 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description =
-      Describe(spec, settings, Describe(security, secret_source), store, members, transport);
+      Describe(spec, settings, Describe(security, secret_source, settings.transport->create_wide != nullptr), store,
+               members, transport);
   ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
 

@@ -85,7 +85,10 @@ TEST(WorldOverOfi, ThatItsDataIsNotProtectedIsSaidOnce) {
     for (const std::string& line : log.lines()) {
       said += line.find("data over libfabric is not protected") != std::string::npos;
     }
-    EXPECT_EQ(said, std::string(security) == "none" ? 0 : 1) << security;
+    const bool none = std::string(security) == "none";
+    EXPECT_EQ(said, none ? 0 : 1) << security;
+    EXPECT_THAT((*worlds[1])->communicator()->Describe(),
+                HasSubstr(none ? "security: none" : "data over libfabric is not protected"));
   }
   SetLogLevel(level);
 }

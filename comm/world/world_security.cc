@@ -80,13 +80,13 @@ std::string UnprotectedText(const WorldSecurity& security, Unprotected way) {
                       " is not protected: who is on that network can read and change it");
 }
 
-std::string Describe(const WorldSecurity& security, const std::string& source) {
+std::string Describe(const WorldSecurity& security, const std::string& source, bool over_ofi) {
   if (security.level == SecurityLevel::kNone) return "security: none: whoever reaches a port of this job is believed";
-  const char* const between = security.level == SecurityLevel::kEncrypt ? "encrypted over TCP" : "tagged between hosts";
-  return absl::StrCat("security: ", Name(security.level), " by a secret from ", source, "; data is ", between,
-                      security.records_on_one_host && security.level == SecurityLevel::kAuthenticate
-                          ? ", and inside a host over TCP"
-                          : "");
+  const std::string text = absl::StrCat("security: ", Name(security.level), " by a secret from ", source, "; data ");
+  if (over_ofi) return absl::StrCat(text, "over ", NameOf(Unprotected::kOfi), " is not protected");
+  if (security.level == SecurityLevel::kEncrypt) return absl::StrCat(text, "is encrypted over TCP");
+  return absl::StrCat(text, "is tagged between hosts",
+                      security.records_on_one_host ? ", and inside a host over TCP" : "");
 }
 
 }  // namespace lockstep

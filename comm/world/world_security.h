@@ -40,8 +40,9 @@ absl::Status CheckProtected(const WorldSecurity& security, Unprotected way);
 // What rank 0 says where data goes that way; "" at level none, where none is protected.
 std::string UnprotectedText(const WorldSecurity& security, Unprotected way);
 
-// "security: authenticate by a secret from LOCKSTEP_SECRET_FILE=/etc/s; data is tagged between hosts".
-std::string Describe(const WorldSecurity& security, const std::string& source);
+// "security: authenticate by a secret from LOCKSTEP_SECRET_FILE=/etc/s; data is tagged between hosts". `over_ofi`: all of it goes that
+// way, and is not protected.
+std::string Describe(const WorldSecurity& security, const std::string& source, bool over_ofi);
 
 }  // namespace lockstep
 

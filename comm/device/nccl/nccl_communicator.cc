@@ -363,7 +363,7 @@ absl::StatusOr<void*> NcclCommunicator::NcclHandle() const {
 
 std::string NcclCommunicator::DescribeDevice() const {
   return absl::StrCat(Name(accelerator()->id()), ": ", library_->Describe(),
-                      ": every rank has it, and a GPU that it takes");
+                      ": every rank has it, and a GPU that it takes; Lockstep protects none of its data");
 }
 
 std::string NcclCommunicator::FlightRecords() const {

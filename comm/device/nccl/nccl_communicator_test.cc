@@ -45,7 +45,9 @@ using NcclCommunicatorTest = NcclTest;
 TEST_F(NcclCommunicatorTest, DescribesTheLibraryAndWhy) {
   Create(2);
   EXPECT_THAT(rank(1).Describe(), StartsWith("cuda:0: NCCL 2.31.0 ("));
-  EXPECT_THAT(rank(1).Describe(), HasSubstr("LOCKSTEP_NCCL_LIBRARY): every rank has it, and a GPU that it takes\n"));
+  EXPECT_THAT(rank(1).Describe(),
+              HasSubstr("LOCKSTEP_NCCL_LIBRARY): every rank has it, and a GPU that it takes; Lockstep protects none "
+                        "of its data\n"));
   EXPECT_EQ(rank(1).device(), fakes_.device->id());
 }
 

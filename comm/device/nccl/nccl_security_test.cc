@@ -62,7 +62,8 @@ TEST_F(EncryptedNcclTest, IsUsedIfAllowed) {
   setenv(kUnprotected, "nccl", /*overwrite=*/1);
   for (const WorldOrError& world : CreateOnDevice("auto")) {
     LOCKSTEP_ASSERT_OK(world);
-    EXPECT_THAT((*world)->communicator()->Describe(), StartsWith("cuda:0: NCCL "));
+    EXPECT_THAT((*world)->communicator()->Describe(),
+                AllOf(StartsWith("cuda:0: NCCL "), HasSubstr("Lockstep protects none of its data")));
   }
   EXPECT_GT(fakes_.nccl->calls("ncclCommInitRankConfig"), 0);
 }
