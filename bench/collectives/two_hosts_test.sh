@@ -42,10 +42,12 @@ expect_each_byte_once() {
 }
 
 status=0
-"$emulated_hosts" --rate 10gbit -- "${all_reduce[@]}" >"$output" 2>&1 || status=$?
+LOCKSTEP_LOG=info "$emulated_hosts" --rate 10gbit -- "${all_reduce[@]}" >"$output" 2>&1 || status=$?
 if ((status == 77)); then skip "$(cat "$output")"; fi
 ((status == 0)) || fail "exit status $status"
 expect_each_byte_once
+# Nothing is set for that: between hosts all data has tags.
+grep -q 'records are sealed by' "$output" || fail "data between hosts has no tags"
 
 # Two ranks on each host take a slice each. (A ring of the four would send half as much again.)
 "$emulated_hosts" --rate 10gbit --ranks-per-host 2 -- "${all_reduce[@]}" --nproc=4 --algorithm=all_reduce:two_level \
