@@ -46,7 +46,7 @@ class Security(unittest.TestCase):
             self.assertIn(f'security: authenticate by a secret from secret_file={path}', text)
 
     def test_ranks_with_other_secrets_do_not_meet(self):
-        ends = self.world(*({'secret_file': self.secret(name), 'setup_timeout_ms': 3000} for name in ('one', 'another')))
+        ends = self.world(*({'secret_file': self.secret(name), 'setup_timeout_ms': 5000} for name in ('one', 'another')))
         for end in ends:
             self.assertIsInstance(end, lockstep.Error)
         self.assertIn('does not have the secret', str(ends[1]))
