@@ -48,8 +48,7 @@ Text Cut(const std::string& text) {
 // Of another rank's, which need not have ended it.
 template <typename Text>
 absl::string_view TextOf(const Text& cut) {
-  const absl::string_view all(cut.data(), cut.size());
-  return all.substr(0, all.find('\0'));
+  return {cut.data(), strnlen(cut.data(), cut.size())};
 }
 
 template <typename T>

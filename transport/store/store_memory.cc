@@ -5,13 +5,6 @@
 
 namespace lockstep {
 
-namespace {
-
-// Of an entry, its allocations included.
-size_t Bytes(absl::string_view key, absl::string_view value) { return kStoreEntryBytes + key.size() + value.size(); }
-
-}  // namespace
-
 const std::string* StoreMap::Find(absl::string_view key) const {
   const auto found = values_.find(std::string(key));
   return found == values_.end() ? nullptr : &found->second;
@@ -19,8 +12,8 @@ const std::string* StoreMap::Find(absl::string_view key) const {
 
 absl::Status StoreMap::Set(absl::string_view key, absl::string_view value) {
   const std::string* const before = Find(key);
-  const size_t freed = before == nullptr ? 0 : Bytes(key, *before);
-  const size_t bytes = bytes_ - freed + Bytes(key, value);
+  const size_t freed = before == nullptr ? 0 : StoreBytes(key, *before);
+  const size_t bytes = bytes_ - freed + StoreBytes(key, value);
   if (bytes > bytes_max_) {
     return absl::ResourceExhaustedError(
         absl::StrCat(DescribeStoreKey(key), ": the store holds at most ", bytes_max_, " bytes and has ", bytes_));
@@ -33,7 +26,7 @@ absl::Status StoreMap::Set(absl::string_view key, absl::string_view value) {
 void StoreMap::Delete(absl::string_view key) {
   const auto found = values_.find(std::string(key));
   if (found == values_.end()) return;
-  bytes_ -= Bytes(found->first, found->second);
+  bytes_ -= StoreBytes(found->first, found->second);
   values_.erase(found);
 }
 

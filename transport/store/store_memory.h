@@ -20,8 +20,8 @@
 
 namespace lockstep {
 
-// What an entry is counted as, beside its key and its value.
-inline constexpr size_t kStoreEntryBytes = 128;
+// What an entry counts as: beside its key and its value the allocations that hold them, roughly.
+inline size_t StoreBytes(absl::string_view key, absl::string_view value) { return 128 + key.size() + value.size(); }
 
 // Not thread-safe. Keys and values are not checked against the limits of store.h: callers do that.
 class StoreMap {

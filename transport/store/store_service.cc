@@ -15,9 +15,6 @@ namespace {
 // Of one client at a time: threads of one process, so a handful.
 constexpr size_t kWaitsPerClientMax = 4096;
 
-// Of a wait.
-size_t Bytes(absl::string_view key) { return kStoreEntryBytes + key.size(); }
-
 }  // namespace
 
 void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePoint now, std::vector<Answer>* answers) {
@@ -37,11 +34,11 @@ absl::Status StoreService::AddWait(uint64_t client, const StoreRequest& request,
     return absl::ResourceExhaustedError(
         absl::StrCat(DescribeStoreKey(request.key), ": this client has ", waits(client), " waits under way already"));
   }
-  if (waits_bytes_ + Bytes(request.key) > map_.bytes_max()) {
+  if (waits_bytes_ + StoreBytes(request.key, "") > map_.bytes_max()) {
     return absl::ResourceExhaustedError(absl::StrCat(DescribeStoreKey(request.key), ": all clients together have ",
                                                      waits_bytes_, " bytes of waits under way already"));
   }
-  waits_bytes_ += Bytes(request.key);
+  waits_bytes_ += StoreBytes(request.key, "");
   ++waits_of_client_[client];
   const bool for_ever = request.timeout_ms == kStoreNoTimeout;
   waits_[std::string(request.key)].push_back(
@@ -62,7 +59,7 @@ void StoreService::AnswerWaits(absl::string_view key, std::vector<Answer>* answe
 }
 
 void StoreService::Uncount(absl::string_view key, const Wait& wait) {
-  waits_bytes_ -= Bytes(key);
+  waits_bytes_ -= StoreBytes(key, "");
   const auto count = waits_of_client_.find(wait.client);
   if (--count->second == 0) waits_of_client_.erase(count);
 }

@@ -27,12 +27,12 @@ using ::testing::IsEmpty;
 // ---- The dictionary. What the operations mean is tested through every store, by tests/store_conformance.h.
 
 TEST(StoreMap, MoreKeysAndValuesThanItMayHoldAreResourceExhausted) {
-  constexpr size_t kMost = 2 * kStoreEntryBytes + 10;
-  StoreMap map(kMost);
+  const size_t most = 2 * StoreBytes("", "") + 10;
+  StoreMap map(most);
   ASSERT_THAT(map.Set("key", "1234"), IsOk());
   ASSERT_THAT(map.Set("n", "12"), IsOk());
   const auto full = StatusIs(absl::StatusCode::kResourceExhausted,
-                             HasSubstr(absl::StrCat("at most ", kMost, " bytes and has ", kMost)));
+                             HasSubstr(absl::StrCat("at most ", most, " bytes and has ", most)));
   EXPECT_THAT(map.Set("key", "12345"), full);
   EXPECT_THAT(map.Set("", ""), full);
   EXPECT_THAT(map.Perform({StoreOp::kCompareAndSet, "n", "12", "123"}), full);
@@ -139,7 +139,7 @@ TEST_F(StoreServiceTest, WaitsExpireWithoutAnAnswer) {
 
 TEST(StoreService, WaitsOfAllClientsAreBoundedAsTheStoreIs) {
   const std::string key(100, 'k');
-  StoreService service(10 * (kStoreEntryBytes + key.size()));
+  StoreService service(10 * StoreBytes(key, ""));
   const auto carry_out = [&](uint64_t client, StoreOp op) {
     StoreRequest request;
     request.op = op;
