@@ -253,8 +253,8 @@ typedef struct lockstep_communicator_options {
   /* How connections are protected (docs/security.md): "none", "authenticate" or "encrypt". Default LOCKSTEP_SECURITY, or
    * "authenticate". */
   const char* security;
-  /* A file of mode 0600 with the job's secret in 64 hex digits; this rank's own path. Default LOCKSTEP_SECRET_FILE; without one the
-   * ranks find a secret as docs/security.md says. */
+  /* A file with the job's secret in 64 hex digits, which its owner alone may read (0600 or 0400); this rank's own path. Default
+   * LOCKSTEP_SECRET_FILE; without one the ranks find a secret as docs/security.md says. */
   const char* secret_file;
 } lockstep_communicator_options;
 

@@ -120,10 +120,12 @@ class NotingStore : public MemoryStore {
 };
 
 // The second world begins with what the first has left.
-TEST(EmbeddersStoreOfAWorld, WithoutRemoveItDoesNotKeepTheSecret) {
+class EmbeddersStoreOfAWorld : public testing::TestWithParam<decltype(lockstep_store_callbacks::remove)> {};
+
+TEST_P(EmbeddersStoreOfAWorld, WithoutRemoveItDoesNotKeepTheSecret) {
   NotingStore inner;
   lockstep_store_callbacks callbacks = CallbacksOf(&inner);
-  callbacks.remove = nullptr;
+  callbacks.remove = GetParam();
   const auto join = [&callbacks](int rank) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Handle store, Create(callbacks));
     lockstep_communicator_options options;
@@ -144,6 +146,10 @@ TEST(EmbeddersStoreOfAWorld, WithoutRemoveItDoesNotKeepTheSecret) {
     for (const std::string& key : inner.keys) EXPECT_THAT(inner.Get(key, kNow), IsOkAndHolds("")) << key;
   }
 }
+
+lockstep_code Refuse(void*, const char*, int64_t) { return LOCKSTEP_UNIMPLEMENTED; }
+
+INSTANTIATE_TEST_SUITE_P(Remove, EmbeddersStoreOfAWorld, testing::Values(nullptr, &Refuse));
 
 TEST_F(EmbeddersStoreTest, CodesBecomeErrorsThatNameCallbackAndKey) {
   callbacks_.get = [](void*, const char*, void*, size_t, size_t*, int64_t) -> lockstep_code {

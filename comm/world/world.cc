@@ -346,7 +346,7 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
   control.credentials = credentials;
   if (server != nullptr) {
     control.hindrance = [server] { return server->status(); };
-    control.why_missing = [server] { return server->another_level(); };
+    control.why_missing = [server] { return server->turned_away(); };
     control.parting = kParting;
   }
   control.peer_timeout = settings.peer_timeout;

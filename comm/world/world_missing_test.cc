@@ -29,11 +29,11 @@ TEST(WorldMissing, WhoWasTurnedAwayForAnotherLevelIsNamedByAddressAndLevel) {
     options->setup_timeout = std::chrono::milliseconds(3000);
   });
   EXPECT_THAT(worlds[1].status(), StatusIs(absl::StatusCode::kPermissionDenied,
-                                           HasSubstr("another security level: authenticate, not none")));
+                                           HasSubstr("another security level: authenticate or encrypt, not none")));
   EXPECT_THAT(worlds[0].status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 1 of 2 has not joined; the store's server has turned away 127.0.0.1:"),
-                             HasSubstr("has another security level: none, not authenticate"))));
+                             HasSubstr("has another security level: none, not authenticate or encrypt"))));
 }
 
 }  // namespace

@@ -191,8 +191,9 @@ TEST_F(WorldSecurityTest, LevelsHaveToAgree) {
                 StatusIs(Code::kFailedPrecondition, HasSubstr("security: authenticate on rank 0, encrypt on rank 1")));
   }
   const std::vector<WorldOrError> worlds = levels("authenticate", "none");
-  EXPECT_THAT(worlds[1].status(), StatusIs(Code::kPermissionDenied,
-                                           AllOf(HasSubstr("authenticate, not none"), HasSubstr("LOCKSTEP_SECURITY"))));
+  EXPECT_THAT(worlds[1].status(),
+              StatusIs(Code::kPermissionDenied,
+                       AllOf(HasSubstr("authenticate or encrypt, not none"), HasSubstr("LOCKSTEP_SECURITY"))));
 }
 
 // Where ranks meet in a store that both reach, all of them are told.
@@ -202,7 +203,7 @@ TEST_F(WorldSecurityTest, LevelsHaveToAgreeInAStoreOfTheCallersToo) {
     options->setup_timeout = std::chrono::milliseconds(4000);
     options->security = rank == 0 ? "authenticate" : "none";
   });
-  EXPECT_THAT(worlds[1].status(), StatusIs(Code::kPermissionDenied, HasSubstr("authenticate, not none")));
+  EXPECT_THAT(worlds[1].status(), StatusIs(Code::kPermissionDenied, HasSubstr("authenticate or encrypt, not none")));
   EXPECT_FALSE(worlds[0].ok());
 }
 

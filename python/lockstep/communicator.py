@@ -418,7 +418,7 @@ def init(**given):
     tcp_congestion_control, tcp_send_buffer_bytes, tcp_receive_buffer_bytes, tcp_sockets, tcp_zero_copy
     ofi_provider                  as lockstep.h says
     security                      'none', 'authenticate' (the default) or 'encrypt': docs/security.md
-    secret_file                   a file of mode 0600 with the job's secret in 64 hex digits
+    secret_file                   a file with the job's secret in 64 hex digits, which its owner alone may read (0600 or 0400)
 
     Options are equal on all ranks, except for who and where a rank is, its device_index and its tcp_ options.
 
@@ -427,7 +427,9 @@ def init(**given):
 
     ERRORS  DeadlineExceeded    ranks did not appear in time; the text names them
             FailedPrecondition  ranks differ in their options; the text names both
-            InvalidArgument     there is no such option; the text lists those that there are
+            InvalidArgument     there is no such option; the text lists those that there are. Or secret_file holds something else
+            NotFound            there is no secret_file
+            PermissionDenied    another secret or level than other ranks have, or others may read secret_file
             TypeError           an option of the wrong type, by name
     """
     store = given.pop('store', None)

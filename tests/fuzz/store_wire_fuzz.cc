@@ -27,7 +27,7 @@ void CheckAnswer(const StoreService::Answer& answer) {
   reply.id = answer.request;
   reply.code = answer.status.code();
   const std::string message(answer.status.message());
-  reply.body = answer.status.ok() ? answer.body : message;
+  reply.body = answer.status.ok() ? absl::string_view(*answer.body) : message;
   const std::string bytes = EncodeStoreReply(reply);
   StoreReply again;
   const absl::StatusOr<size_t> taken = ParseStoreReply(bytes, &again);

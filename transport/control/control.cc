@@ -247,8 +247,8 @@ class Search {
     if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
     if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
     last_failure_ = attempt.status;
-    // No other address makes that better.
-    if (absl::IsResourceExhausted(attempt.status) || attempt.refusal == Refusal::kOtherLevel) {
+    // No other address makes that better, if this is not one that rank 0 is about to replace.
+    if ((absl::IsResourceExhausted(attempt.status) || attempt.refusal == Refusal::kOtherLevel) && believe_.passed()) {
       return Fail(attempt.status);
     }
     // A coordinator listens before its address is told: nobody is there, or not on this machine.
@@ -286,8 +286,15 @@ class Search {
   void LogNowAndThen() {
     if (!next_log_.passed()) return;
     next_log_ = Deadline::After(kLogInterval);
-    LOCKSTEP_LOG(kInfo) << "rank " << options_.rank << " waits for rank 0 to appear in " << store_->Describe()
-                        << (last_failure_.ok() ? "" : "; ") << last_failure_.message() << other_job_;
+    const std::string text =
+        absl::StrCat("rank ", options_.rank.value(), " waits for rank 0 to appear in ", store_->Describe(),
+                     last_failure_.ok() ? "" : "; ", last_failure_.message(), other_job_);
+    // Somebody else's coordinator, or one that was left over, or our own.
+    if (absl::IsPermissionDenied(last_failure_)) {
+      LOCKSTEP_LOG(kWarning) << text;
+    } else {
+      LOCKSTEP_LOG(kInfo) << text;
+    }
   }
 
   // Tells the other ranks why this rank cannot reach the coordinator.

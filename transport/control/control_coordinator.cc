@@ -380,7 +380,7 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
              this, Clock::now()),
       by_rank_(options_.size, nullptr),
       // Besides unauthenticated peers, all ranks may come at once.
-      half_open_(HalfOpen::MostForThisProcess() + options_.size, options_.hello_timeout),
+      half_open_(HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess(), options_.size, options_.hello_timeout),
       next_beat_(Clock::now() + interval_) {}
 
 CoordinatorThread::~CoordinatorThread() {

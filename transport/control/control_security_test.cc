@@ -35,6 +35,7 @@
 #include "transport/control/control_testing.h"
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
+#include "transport/secure/channel.h"
 #include "transport/secure/credentials.h"
 #include "transport/secure/secret.h"
 #include "transport/store/store.h"
@@ -259,6 +260,36 @@ TEST_F(ControlSecurityTest, ALeftOverCoordinatorWithAnotherSecretIsReplaced) {
       EXPECT_THAT(channels[rank]->Join(MemberOf(rank), {}, Soon()), IsOk());
     });
   }
+}
+
+// Another process may have the port of a rank 0 that has crashed. The next is about to come.
+TEST_F(ControlSecurityTest, ALeftOverAddressWhereAnotherLevelAnswersIsNotBelievedAtOnce) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(LoopbackAddress()));
+  std::atomic<bool> ended{false};
+  std::thread answering([&] {
+    const std::string preamble = Channel(Purpose::kControl, Channel::Side::kConnects, Credentials()).Start();
+    pollfd entry = {listener.get(), POLLIN, 0};
+    while (!ended) {
+      if (poll(&entry, 1, 10) != 1) continue;
+      const UniqueFd socket = *Accept(listener.get(), nullptr);
+      (void)send(socket.get(), preamble.data(), preamble.size(), MSG_NOSIGNAL);
+      DiscardUnread(socket.get());
+    }
+  });
+  control::CoordinatorRecord record;
+  record.world = 7;
+  record.host = "another";
+  record.address = *LocalAddress(listener.get());
+  const std::string text = control::EncodeCoordinatorRecord(record);
+  ASSERT_THAT(store_.Set(kKey, text, Soon()), IsOk());
+  EXPECT_THAT(Create(1, 2, Secured('s'), Deadline::AfterMs(100)).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("none, not authenticate or encrypt")));
+  EXPECT_EQ(*Read(kKey), text) << "it is left to rank 0";
+  EXPECT_THAT(Create(1, 2, Secured('s')).status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("none, not authenticate or encrypt")));
+  EXPECT_NE(*Read(kKey), text) << "the others are told";
+  ended = true;
+  answering.join();
 }
 
 // Stands between rank 1 and the coordinator. What goes by in one of the directions it changes, or all of it it holds back, when told so.

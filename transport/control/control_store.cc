@@ -54,10 +54,16 @@ absl::StatusOr<std::string> Read(Store* store, const std::string& key, Deadline 
   return text;
 }
 
+// What stands there may have the secret: a store that cannot delete it is given an empty value.
+absl::Status Erase(Store* store, const std::string& key, Deadline deadline) {
+  const absl::Status deleted = store->Delete(key, deadline);
+  return deleted.ok() ? deleted : store->Set(key, "", deadline);
+}
+
 // True when the key had `before` and has `after` now, which may be nothing. An embedder's store may not be able to compare.
 bool Replace(Store* store, const std::string& key, const std::string& before, const std::string& after,
              Deadline deadline) {
-  if (after.empty()) return store->Delete(key, deadline).ok();
+  if (after.empty()) return Erase(store, key, deadline).ok();
   const absl::StatusOr<std::string> stored = store->CompareAndSet(key, before, after, deadline);
   if (absl::IsUnimplemented(stored.status())) return store->Set(key, after, deadline).ok();
   return stored.ok() && *stored == after;
@@ -67,7 +73,8 @@ bool Replace(Store* store, const std::string& key, const std::string& before, co
 void LeaveFailure(Store* store, const std::string& key, const std::string& record, int attempt,
                   const absl::Status& failure, std::vector<int> untold, Deadline deadline) {
   for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
-    const absl::StatusOr<std::string> stored = Read(store, key, deadline);
+    absl::StatusOr<std::string> stored = Read(store, key, deadline);
+    const WipedAtEnd wiped(&stored);
     if (!stored.ok() || (IsCoordinatorRecord(*stored) && *stored != record)) return;
     // Another rank's failure was to be read by all others; the coordinator has told some of them since.
     if (const absl::optional<FailureRecord> told = Fresh(*stored); told.has_value() && !record.empty()) {
@@ -83,9 +90,10 @@ void LeaveFailure(Store* store, const std::string& key, const std::string& recor
 }
 
 void Remove(Store* store, const std::string& key, const std::string& record, Deadline deadline) {
-  const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+  absl::StatusOr<std::string> stored = store->Get(key, deadline);
+  const WipedAtEnd wiped(&stored);
   if (!stored.ok() || *stored != record) return;
-  const absl::Status status = store->Delete(key, deadline);
+  const absl::Status status = Erase(store, key, deadline);
   // Left there it does no harm: the next world asks there first, as after a crash.
   if (!status.ok()) LOCKSTEP_LOG(kInfo) << "cannot remove the coordinator's address: " << status.message();
 }
@@ -123,7 +131,8 @@ void EndSetup(Store* store, const std::string& key, const absl::optional<Coordin
   if (result.ok()) return Remove(store, key, text, deadline);
   LeaveFailure(store, key, text, attempt, SaidBy(ThisProcess(Rank(0)), result), std::move(untold), deadline);
   for (const Deadline end = Deadline::After(parting); !end.passed();) {
-    const absl::StatusOr<std::string> stored = store->Get(key, end);
+    absl::StatusOr<std::string> stored = store->Get(key, end);
+    const WipedAtEnd stored_wiped(&stored);
     if (!stored.ok() || !Fresh(*stored).has_value()) return;
     std::this_thread::sleep_until(std::min(Deadline::Clock::now() + kPause, end.time()));
   }
@@ -136,7 +145,8 @@ void TellFailure(Store* store, const std::string& key, Rank rank, int size, int 
     if (other != rank.value()) record.untold.push_back(other);
   }
   for (; !deadline.passed(); std::this_thread::sleep_for(kPause)) {
-    const absl::StatusOr<std::string> stored = store->Wait(key, deadline);
+    absl::StatusOr<std::string> stored = store->Wait(key, deadline);
+    const WipedAtEnd wiped(&stored);
     if (!stored.ok()) return;
     if (!IsCoordinatorRecord(*stored)) continue;  // of an earlier set-up
     const absl::StatusOr<CoordinatorRecord> coordinator = DecodeCoordinatorRecord(*stored);
@@ -146,7 +156,8 @@ void TellFailure(Store* store, const std::string& key, Rank rank, int size, int 
 }
 
 absl::Status LookForFailure(Store* store, const std::string& key, int attempt) {
-  const absl::StatusOr<std::string> stored = store->Get(key, Deadline::After(kStoreTime));
+  absl::StatusOr<std::string> stored = store->Get(key, Deadline::After(kStoreTime));
+  const WipedAtEnd wiped(&stored);
   const absl::optional<FailureRecord> record = stored.ok() ? FailureFor(Rank(0), *stored) : absl::nullopt;
   return record.has_value() && record->attempt >= attempt ? record->status : absl::OkStatus();
 }

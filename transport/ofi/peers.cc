@@ -47,7 +47,7 @@ OfiPeers::OfiPeers(OfiHandshake own, const Credentials& credentials, std::chrono
       own_(std::move(own)),
       slots_(endpoint, kOfiSlotBytes, kSlabSlots, std::numeric_limits<size_t>::max()),
       peers_(own_.world_size),
-      half_open_(HalfOpenMax(own_.world_size), connect_timeout),
+      half_open_(HalfOpen::Bound::kListener, HalfOpenMax(own_.world_size), 0, connect_timeout),
       refusals_(absl::StrCat("ofi transport of rank ", own_.source)) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     peers_[i].own_token = NewToken();

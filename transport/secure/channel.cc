@@ -27,6 +27,16 @@ constexpr unsigned char kCipherSuite[] = {0x13, 0x02};  // TLS_AES_256_GCM_SHA38
 constexpr size_t kRecordHeaderBytes = 5;
 constexpr auto kNoDescriptorsLevel = static_cast<SecurityLevel>(0xff);
 
+// Store and control channel protect all they carry, at whichever level: theirs is kAuthenticate at kEncrypt, too.
+bool IsSetUp(Purpose purpose) { return purpose == Purpose::kStore || purpose == Purpose::kControl; }
+
+// What a preamble's level stands for.
+std::string LevelText(Purpose purpose, char level) {
+  if (level < 0 || level > 2) return "an unknown one";
+  const bool either = IsSetUp(purpose) && level == static_cast<char>(SecurityLevel::kAuthenticate);
+  return either ? "authenticate or encrypt" : kSecurityLevelNames[static_cast<int>(level)];
+}
+
 std::string Preamble(Purpose purpose, SecurityLevel level) {
   std::string preamble(kMagic);
   preamble.push_back(static_cast<char>(kSecurityVersion & 0xff));
@@ -207,8 +217,7 @@ SSL_SESSION* Channel::Tls::Session() const {
 Channel::Channel(Purpose purpose, Side side, const Credentials& credentials)
     : purpose_(purpose), side_(side), credentials_(credentials) {
   LOCKSTEP_CHECK((credentials.level == SecurityLevel::kNone) == (credentials.secret == nullptr));
-  const bool set_up = purpose == Purpose::kStore || purpose == Purpose::kControl;
-  if (set_up && secured()) credentials_.level = SecurityLevel::kAuthenticate;
+  if (IsSetUp(purpose) && secured()) credentials_.level = SecurityLevel::kAuthenticate;
 }
 
 Channel::~Channel() = default;
@@ -287,10 +296,9 @@ absl::Status Channel::TakePreamble(absl::string_view* arrived, std::string* to_s
     return absl::ResourceExhaustedError(
         "Too many open files in the listener's process: it has no descriptor for this connection");
   }
-  const auto level = static_cast<unsigned char>(preamble_[7]);
   return Refuse(Refusal::kOtherLevel,
-                absl::StrCat(level <= 2 ? kSecurityLevelNames[level] : "an unknown one", ", not ",
-                             Name(credentials_.level), ": LOCKSTEP_SECURITY has to be the same on all ranks"));
+                absl::StrCat(LevelText(purpose_, preamble_[7]), ", not ", LevelText(purpose_, own[7]),
+                             ": LOCKSTEP_SECURITY has to be the same on all ranks"));
 }
 
 absl::Status Channel::Refuse(Refusal refusal, absl::string_view why) {
@@ -298,6 +306,12 @@ absl::Status Channel::Refuse(Refusal refusal, absl::string_view why) {
   refusal_ = refusal;
   const char* const peer = side_ == Side::kConnects ? "the listener " : "it ";
   return absl::PermissionDeniedError(absl::StrCat(peer, Text(refusal), why.empty() ? "" : ": ", why));
+}
+
+absl::Status Channel::RefuseSecret() {
+  const bool tells = side_ == Side::kConnects;
+  return Refuse(Refusal::kNoSecret,
+                tells ? absl::StrCat("ours is from ", credentials_.source, "; all ranks need the same") : "");
 }
 
 absl::Status Channel::Shake(std::string* to_send) {
@@ -326,15 +340,13 @@ absl::Status Channel::Shake(std::string* to_send) {
     if (alert || reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_CERTIFICATE_VERIFY_FAILED ||
         reason == SSL_R_NO_SHARED_CIPHER || reason == SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM ||
         reason == SSL_R_DIGEST_CHECK_FAILED || reason == SSL_R_BAD_PSK) {
-      return Refuse(Refusal::kNoSecret,
-                    side_ == Side::kConnects ? absl::StrCat("ours is from ", credentials_.source) : "");
+      return RefuseSecret();
     }
     return Refuse(Refusal::kBroken, text);
   }
   // All of it follows from the settings above; it is what the whole rests on.
   if (SSL_session_reused(tls_->ssl) != 1 || SSL_version(tls_->ssl) != TLS1_3_VERSION) {
-    return Refuse(Refusal::kNoSecret,
-                  side_ == Side::kConnects ? absl::StrCat("ours is from ", credentials_.source) : "");
+    return RefuseSecret();
   }
   OPENSSL_cleanse(tls_->psk, sizeof(tls_->psk));
   credentials_.secret.reset();

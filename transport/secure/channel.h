@@ -12,7 +12,7 @@
 // know none and authenticate alone, since all of theirs is encrypted: which of the two levels data has, ranks compare over control.
 //
 // The connecting side is sure that the listener has the secret when the channel is ready; the listener, that the connecting side has,
-// likewise: nothing that comes before was looked at but by OpenSSL and by a comparison of eight bytes.
+// likewise: nothing that comes before was looked at but by OpenSSL, by a comparison of eight bytes, and for the lengths of records.
 
 #ifndef TRANSPORT_SECURE_CHANNEL_H_
 #define TRANSPORT_SECURE_CHANNEL_H_
@@ -110,6 +110,7 @@ class Channel {
 
   absl::Status TakePreamble(absl::string_view* arrived, std::string* to_send);
   absl::Status Refuse(Refusal refusal, absl::string_view why);
+  absl::Status RefuseSecret();
   absl::Status Shake(std::string* to_send);
   absl::Status Open(std::string* plain);
   void Drain(std::string* to_send);

@@ -157,8 +157,9 @@ TEST(ChannelTest, AnotherSecretIsRefusedByBoth) {
   End connects(Purpose::kStore, Side::kConnects, Secured('s'));
   End listens(Purpose::kStore, Side::kListens, Secured('t'));
   Talk(&connects, &listens);
-  EXPECT_THAT(connects.status, StatusIs(absl::StatusCode::kPermissionDenied,
-                                        "the listener does not have the secret: ours is from the test"));
+  EXPECT_THAT(connects.status,
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       "the listener does not have the secret: ours is from the test; all ranks need the same"));
   EXPECT_THAT(listens.status, StatusIs(absl::StatusCode::kPermissionDenied, "it does not have the secret"));
   EXPECT_EQ(connects.channel.refusal(), Refusal::kNoSecret);
   EXPECT_EQ(listens.channel.refusal(), Refusal::kNoSecret);

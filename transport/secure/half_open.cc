@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "absl/strings/string_view.h"
@@ -17,6 +18,12 @@ constexpr std::chrono::seconds kStays{1};
 
 // More than the ranks of any world make. Those that are remembered are made with the secret, so unauthenticated peers cannot fill this up.
 constexpr size_t kFirstFlightsMax = size_t{1} << 16;
+
+// What a listener keeps of those that have not begun well, however many all listeners have.
+constexpr size_t kUnprovenMin = 4;
+
+// Of all listeners with Bound::kProcess. Relaxed: nothing else is handed over with it.
+std::atomic<size_t> unproven_in_process{0};
 
 // The network of an IPv6 address, "2001:db8::7" or "fe80::7%eth0". Anything else as it is, an IPv4 address in IPv6's form too.
 std::string CountedAs(const std::string& source) {
@@ -35,9 +42,24 @@ size_t HalfOpen::MostForThisProcess() {
   return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 16, 4, 1024));
 }
 
+HalfOpen::~HalfOpen() { SetUnproven(0); }
+
+void HalfOpen::SetUnproven(size_t count) {
+  // Modulo 2^64, so that it may become less.
+  if (bound_ == Bound::kProcess) unproven_in_process.fetch_add(count - unproven_, std::memory_order_relaxed);
+  unproven_ = count;
+}
+
+bool HalfOpen::TooMany() const {
+  if (connections_.size() > most_ + more_begun_well_ || unproven_ > most_) return true;
+  return bound_ == Bound::kProcess && unproven_ > kUnprovenMin &&
+         unproven_in_process.load(std::memory_order_relaxed) > most_in_process_;
+}
+
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
   connections_.push_back({id, CountedAs(source), now + time_, now, false});
-  if (connections_.size() <= most_) return absl::nullopt;
+  SetUnproven(unproven_ + 1);
+  if (!TooMany()) return absl::nullopt;
   const absl::optional<uint64_t> oldest = ToEvict(now);
   if (oldest.has_value() && *oldest != id) return oldest;
   // All others stay. But first flights may have been recorded elsewhere, and an address that has most of them keeps out no other: its
@@ -65,12 +87,14 @@ void HalfOpen::BegunWell(uint64_t id, absl::string_view first_flight, Clock::tim
   if (first_flights_.size() >= kFirstFlightsMax) first_flights_.clear();
   if (!first_flights_.emplace(first_flight).second) return;
   found->begun_well = true;
+  SetUnproven(unproven_ - 1);
   found->stays_until = now + kStays;
 }
 
 bool HalfOpen::Remove(uint64_t id) {
   const auto found = Find(id);
   if (found == connections_.end()) return false;
+  if (!found->begun_well) SetUnproven(unproven_ - 1);
   connections_.erase(found);
   return true;
 }

@@ -18,21 +18,28 @@ namespace lockstep {
 
 // Bounds the half-open connections of a listener in number and time. If there are too many, it evicts the oldest one of the address that
 // has the most, so that one that floods keeps out nobody else; the addresses of an IPv6 /64 count as one, since one host may have them
-// all. A connection whose first flight was made with the secret is not evicted for a second, so that peers of ours do not evict each
-// other. That does not hold for a first flight that this listener has seen before; and if one address holds all places in that way, its
-// oldest is evicted all the same. Belongs to one thread.
+// all. A connection whose first flight was made with the secret has begun well: it is not evicted for a second, so that peers of ours do
+// not evict each other. That does not hold for a first flight that this listener has seen before; and if one address holds all places in
+// that way, its oldest is evicted all the same. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
+  // kProcess: in all listeners that have it together, too. Where their connections that have not begun well are more than a quarter of
+  // the descriptors that this process may have, each keeps 4 of them.
+  enum class Bound { kListener, kProcess };
 
-  // For each listener of the process: a sixteenth of the descriptors that it may have, from 4 to 1024. So those of a world, of which
-  // there are four at most, leave it three quarters.
+  // For each listener of the process: a sixteenth of the descriptors that it may have, from 4 to 1024.
   static size_t MostForThisProcess();
 
-  HalfOpen(size_t most, std::chrono::milliseconds time) : most_(most), time_(time) {}
+  // At most `most` that have not begun well, and `most` and `more_begun_well` in all.
+  HalfOpen(Bound bound, size_t most, size_t more_begun_well, std::chrono::milliseconds time)
+      : bound_(bound), most_(most), more_begun_well_(more_begun_well), time_(time) {}
+  ~HalfOpen();
+  HalfOpen(const HalfOpen&) = delete;
+  HalfOpen& operator=(const HalfOpen&) = delete;
 
   // Connection `id` has come from `source`: an IP address without a port, or any other name. IDs grow.
-  // RETURNS  the one to evict, if there are more than `most` now
+  // RETURNS  the one to evict, if there are too many now
   absl::optional<uint64_t> Add(uint64_t id, const std::string& source, Clock::time_point now);
 
   // It has proved who it is, or was closed. True if it was half-open.
@@ -63,10 +70,17 @@ class HalfOpen {
   };
 
   std::vector<Connection>::iterator Find(uint64_t id);
+  // The number of those that have not begun well.
+  void SetUnproven(size_t count);
+  bool TooMany() const;
 
+  const Bound bound_;
   const size_t most_;
+  const size_t more_begun_well_;
   const std::chrono::milliseconds time_;
+  const size_t most_in_process_ = 4 * MostForThisProcess();
   std::vector<Connection> connections_;             // oldest first
+  size_t unproven_ = 0;                             // of them, that have not begun well
   absl::flat_hash_set<std::string> first_flights_;  // that began well
 };
 

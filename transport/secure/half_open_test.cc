@@ -1,5 +1,7 @@
 #include "transport/secure/half_open.h"
 
+#include <deque>
+
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -10,7 +12,7 @@ using std::chrono::milliseconds;
 const HalfOpen::Clock::time_point kStart{};
 
 TEST(HalfOpenTest, TheOldestOfTheAddressWithTheMostMakesWay) {
-  HalfOpen half_open(4, milliseconds(10));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 4, 0, milliseconds(10));
   EXPECT_FALSE(half_open.Add(1, "honest", kStart).has_value());
   EXPECT_FALSE(half_open.Add(2, "flood", kStart).has_value());
   EXPECT_FALSE(half_open.Add(3, "flood", kStart).has_value());
@@ -24,7 +26,7 @@ TEST(HalfOpenTest, TheOldestOfTheAddressWithTheMostMakesWay) {
 }
 
 TEST(HalfOpenTest, AmongEqualsTheOldestMakesWay) {
-  HalfOpen half_open(2, milliseconds(10));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 2, 0, milliseconds(10));
   (void)half_open.Add(1, "a", kStart);
   (void)half_open.Add(2, "b", kStart);
   EXPECT_EQ(half_open.ToEvict(kStart), 1u);
@@ -35,7 +37,7 @@ TEST(HalfOpenTest, AmongEqualsTheOldestMakesWay) {
 
 // Where all descriptors are taken by those who mean it, the last to come has to wait, and no two push out each other for ever.
 TEST(HalfOpenTest, WhoHasBegunWellStaysForASecond) {
-  HalfOpen half_open(2, milliseconds(5000));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 2, 0, milliseconds(5000));
   (void)half_open.Add(1, "a", kStart);
   half_open.BegunWell(1, "one", kStart);
   EXPECT_FALSE(half_open.ToEvict(kStart).has_value());
@@ -49,7 +51,7 @@ TEST(HalfOpenTest, WhoHasBegunWellStaysForASecond) {
 }
 
 TEST(HalfOpenTest, ARecordedFirstFlightIsWorthNothing) {
-  HalfOpen half_open(3, milliseconds(5000));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 3, 0, milliseconds(5000));
   (void)half_open.Add(1, "a", kStart);
   half_open.BegunWell(1, "recorded", kStart);
   EXPECT_TRUE(half_open.Remove(1));
@@ -65,7 +67,7 @@ TEST(HalfOpenTest, ARecordedFirstFlightIsWorthNothing) {
 
 // First flights that were recorded at other listeners look like those of who means it.
 TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
-  HalfOpen half_open(4, milliseconds(5000));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 4, 0, milliseconds(5000));
   for (const uint64_t id : {1, 2, 3, 4}) {
     EXPECT_FALSE(half_open.Add(id, "replays", kStart).has_value());
     half_open.BegunWell(id, std::to_string(id), kStart);
@@ -78,7 +80,7 @@ TEST(HalfOpenTest, AnAddressThatHasAllPlacesKeepsOutNoOther) {
 
 // One host may have all addresses of a /64. An IPv4 address in IPv6's form is one host's.
 TEST(HalfOpenTest, AddressesOfASubnetCountAsOne) {
-  HalfOpen half_open(4, milliseconds(10));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 4, 0, milliseconds(10));
   (void)half_open.Add(1, "2001:db8:0:1::1", kStart);
   (void)half_open.Add(2, "2001:db8:0:2::1", kStart);
   (void)half_open.Add(3, "2001:db8:0:2:ffff::2", kStart);
@@ -92,8 +94,48 @@ TEST(HalfOpenTest, AddressesOfASubnetCountAsOne) {
   EXPECT_EQ(half_open.Add(8, "fe80::3%eth1", kStart), 3u) << "on another link";
 }
 
+TEST(HalfOpenTest, OnlyThoseThatHaveBegunWellHaveThePlacesBeyond) {
+  HalfOpen half_open(HalfOpen::Bound::kListener, 2, 2, milliseconds(5000));
+  (void)half_open.Add(1, "silent", kStart);
+  (void)half_open.Add(2, "silent", kStart);
+  EXPECT_EQ(half_open.Add(3, "honest", kStart), 1u);
+  EXPECT_TRUE(half_open.Remove(1));
+  half_open.BegunWell(3, "three", kStart);
+  EXPECT_FALSE(half_open.Add(4, "honest", kStart).has_value());
+  half_open.BegunWell(4, "four", kStart);
+  EXPECT_FALSE(half_open.Add(5, "silent", kStart).has_value());
+  EXPECT_EQ(half_open.Add(6, "silent", kStart), 2u);
+  EXPECT_TRUE(half_open.Remove(2));
+  EXPECT_EQ(half_open.size(), 4u);
+}
+
+// A process may have many worlds: unproven connections at each of their listeners must not add up to all of its descriptors.
+TEST(HalfOpenTest, AllListenersOfAProcessAreBoundedTogether) {
+  const size_t most = HalfOpen::MostForThisProcess();
+  std::deque<HalfOpen> listeners;
+  uint64_t id = 0;
+  // Fills one. How many it keeps.
+  const auto fill = [&] {
+    HalfOpen& added = listeners.emplace_back(HalfOpen::Bound::kProcess, most, 0, milliseconds(5000));
+    for (size_t i = 0; i < 2 * most; ++i) {
+      const auto evicted = added.Add(++id, "outsider", kStart);
+      if (evicted.has_value()) (void)added.Remove(*evicted);
+    }
+    return added.size();
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(fill(), most);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(fill(), 4u);
+  HalfOpen memory(HalfOpen::Bound::kListener, most, 0, milliseconds(5000));
+  for (size_t i = 0; i < most; ++i) EXPECT_FALSE(memory.Add(++id, "outsider", kStart).has_value());
+  // What makes room.
+  HalfOpen& last = listeners.back();
+  listeners.pop_front();
+  listeners.pop_front();
+  for (size_t i = last.size(); i < most; ++i) EXPECT_FALSE(last.Add(++id, "honest", kStart).has_value());
+}
+
 TEST(HalfOpenTest, EachHasItsTime) {
-  HalfOpen half_open(10, milliseconds(10));
+  HalfOpen half_open(HalfOpen::Bound::kListener, 10, 0, milliseconds(10));
   EXPECT_EQ(half_open.next_expiry(), HalfOpen::Clock::time_point::max());
   (void)half_open.Add(1, "a", kStart);
   (void)half_open.Add(2, "a", kStart + milliseconds(5));

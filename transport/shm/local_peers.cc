@@ -83,8 +83,8 @@ LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std:
       spare_(Duplicate(events_.get())),
       peers_(self_.size),
       refusals_(absl::StrCat("rank ", self_.rank.value(), "'s unix socket ", address_.name)),
-      // Besides unauthenticated peers, all ranks may come at once.
-      half_open_(HalfOpen::MostForThisProcess() + self_.size, handshake_timeout) {
+      // Besides others, all ranks may come at once, and wait until this one looks. They are of this user, all of them.
+      half_open_(HalfOpen::Bound::kListener, HalfOpen::MostForThisProcess() + self_.size, 0, handshake_timeout) {
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
 
@@ -219,8 +219,8 @@ void LocalPeers::AcceptSome() {
     const absl::Status refusal = socket.status();
     if (!refusal.ok()) {
       if (const auto crowded = half_open_.ToEvict(HalfOpen::Clock::now())) {
-        Drop(*crowded, Refusal::kCrowded, refusal.message());
-        continue;
+        // Who waits gets the descriptor in the next turn, when those that are here have been heard.
+        return Drop(*crowded, Refusal::kCrowded, refusal.message());
       }
       socket = AcceptOneMore();
     }

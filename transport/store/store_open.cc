@@ -36,8 +36,13 @@ constexpr int kOtherServerMs = 500;
 constexpr int kAskMs = 1000;
 constexpr int kAskPauseMs = 50;
 constexpr char kNeedsSecret[] =
-    "a world on several hosts needs a secret: set LOCKSTEP_SECRET_FILE on all ranks to a file of mode 0600 with 64 hex "
-    "digits, or LOCKSTEP_SECURITY=none to go without (docs/security.md)";
+    "a world on several hosts needs a secret: set LOCKSTEP_SECRET_FILE on all ranks to a file of mode 0600 with the "
+    "same "
+    "64 hex digits (openssl rand -hex 32), or LOCKSTEP_SECURITY=none to go without (docs/security.md)";
+constexpr char kNotHandedOut[] =
+    "a server answers there and hands out no secret: rank 0 has a secret file, or security level none, or is of "
+    "another "
+    "user; LOCKSTEP_SECRET_FILE and LOCKSTEP_SECURITY have to be set alike on all ranks (docs/security.md)";
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeEverywhere(int port, const TcpStoreServer::Options& options) {
   absl::StatusOr<std::unique_ptr<TcpStoreServer>> server =
@@ -129,7 +134,7 @@ absl::Status WhyNoSecret(const std::vector<SocketAddress>& addresses, const absl
   absl::Status reached = absl::UnavailableError("its address is not known");
   for (const SocketAddress& address : addresses) {
     reached = Connect(address, Deadline::AfterMs(kAskPauseMs)).status();
-    if (reached.ok()) return absl::FailedPreconditionError(absl::StrCat(asked.message(), "; ", kNeedsSecret));
+    if (reached.ok()) return absl::FailedPreconditionError(absl::StrCat(asked.message(), "; ", kNotHandedOut));
   }
   return absl::DeadlineExceededError(absl::StrCat("no server could be reached by the deadline: ", reached.message()));
 }

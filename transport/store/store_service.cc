@@ -24,7 +24,8 @@ void StoreService::CarryOut(uint64_t client, const StoreRequest& request, TimePo
     status = AddWait(client, request, now);
     if (status.ok()) return;
   }
-  answers->push_back({client, request.id, status, status.ok() ? **std::move(result) : std::string()});
+  answers->push_back(
+      {client, request.id, status, status.ok() ? std::make_shared<const std::string>(**std::move(result)) : nullptr});
   if (waits_.empty()) return;
   if (request.op == StoreOp::kSet || request.op == StoreOp::kCompareAndSet) AnswerWaits(request.key, answers);
 }
@@ -51,8 +52,9 @@ void StoreService::AnswerWaits(absl::string_view key, std::vector<Answer>* answe
   if (waits == waits_.end()) return;
   const std::string* const value = map_.Find(key);
   if (value == nullptr) return;
+  const auto body = std::make_shared<const std::string>(*value);
   for (const Wait& wait : waits->second) {
-    answers->push_back({wait.client, wait.request, absl::OkStatus(), *value});
+    answers->push_back({wait.client, wait.request, absl::OkStatus(), body});
     Uncount(key, wait);
   }
   waits_.erase(waits);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,7 +27,7 @@ class StoreService {
     uint64_t client = 0;
     uint64_t request = 0;
     absl::Status status;
-    std::string body;  // of an OK status
+    std::shared_ptr<const std::string> body;  // of an OK status; one for all who waited for the same key
   };
 
   // The dictionary holds at most `bytes_max`, and the waits as much again.

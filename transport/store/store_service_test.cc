@@ -78,7 +78,7 @@ class StoreServiceTest : public testing::Test {
     std::vector<std::string> texts;
     for (const auto& answer : answers) {
       texts.push_back(std::to_string(answer.client) + "." + std::to_string(answer.request) +
-                      (answer.status.ok() ? "=" + answer.body : "!" + absl::StatusCodeToString(answer.status.code())));
+                      (answer.status.ok() ? "=" + *answer.body : "!" + absl::StatusCodeToString(answer.status.code())));
     }
     return texts;
   }
@@ -135,6 +135,18 @@ TEST_F(StoreServiceTest, WaitsExpireWithoutAnAnswer) {
   now_ += std::chrono::hours(24 * 365);
   service_.DropExpired(now_);
   EXPECT_EQ(service_.waits(8), 1);
+}
+
+// Else a value would be there once for each of a hundred thousand waits.
+TEST_F(StoreServiceTest, AllWhoWaitedForAKeyShareItsValue) {
+  for (uint64_t client = 1; client <= 3; ++client)
+    ASSERT_THAT(CarryOut(client, Request(StoreOp::kWait, "k")), IsEmpty());
+  std::vector<StoreService::Answer> answers;
+  service_.CarryOut(4, Request(StoreOp::kSet, "k", "v"), now_, &answers);
+  ASSERT_EQ(answers.size(), 4);
+  EXPECT_EQ(*answers[1].body, "v");
+  EXPECT_EQ(answers[2].body, answers[1].body);
+  EXPECT_EQ(answers[3].body, answers[1].body);
 }
 
 TEST(StoreService, WaitsOfAllClientsAreBoundedAsTheStoreIs) {

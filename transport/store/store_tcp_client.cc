@@ -57,20 +57,24 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     // Asked again each time: the name of a server that is being started may appear late, or move.
     absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
     absl::Status last = addresses.status();
+    absl::Status refused;
     bool try_again = WorthTryingAgain(last);
     if (!addresses.ok()) addresses = std::vector<SocketAddress>();
     for (const SocketAddress& address : *addresses) {
       const Deadline attempt =
           addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::AfterMs(kAttemptMs));
-      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, refusal);
+      Refusal why = Refusal::kCount;
+      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, &why);
       if (connection.ok()) {
         return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }
       last = connection.status();
-      // Somebody answered and is not who we want: no other address makes that better.
-      if (absl::IsPermissionDenied(last)) return Annotate(last, absl::StrCat("store ", url));
+      if (why != Refusal::kCount) *refusal = why;
+      // Somebody answered and is not who we want. Another address may have the server; another attempt makes it no better.
+      if (absl::IsPermissionDenied(last)) refused.Update(last);
       if (WorthTryingAgain(last)) try_again = true;
     }
+    if (!refused.ok()) return Annotate(refused, absl::StrCat("store ", url));
     if (!try_again) return Annotate(last, absl::StrCat("store ", url));
     const auto resume = Deadline::Clock::now() + pause;
     if (resume >= deadline.time()) {

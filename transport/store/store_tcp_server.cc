@@ -88,9 +88,9 @@ class TcpStoreServer::Loop {
   }
 
   // Any thread.
-  std::string another_level() const {
+  std::string turned_away() const {
     MutexLock lock(&mu_);
-    return another_level_;
+    return turned_away_;
   }
 
   // Any thread.
@@ -278,10 +278,9 @@ class TcpStoreServer::Loop {
     status_ = status;
   }
 
-  void SetAnotherLevel(const SocketAddress& peer, const absl::Status& reason) {
+  void SetTurnedAway(const SocketAddress& peer, const absl::Status& reason) {
     MutexLock lock(&mu_);
-    another_level_ =
-        absl::StrCat("the store's server has turned away ", peer.ToString(), " earlier: ", reason.message());
+    turned_away_ = absl::StrCat("the store's server has turned away ", peer.ToString(), " earlier: ", reason.message());
   }
 
   // These return why the client is to be dropped, or OK. UNAVAILABLE: it has left, which needs no warning.
@@ -380,7 +379,7 @@ class TcpStoreServer::Loop {
     StoreReply reply;
     reply.id = answer.request;
     reply.code = answer.status.code();
-    reply.body = answer.status.ok() ? absl::string_view(answer.body) : answer.status.message();
+    reply.body = answer.status.ok() ? absl::string_view(*answer.body) : answer.status.message();
     std::string bytes;
     client->channel.Send(EncodeStoreReply(reply), &bytes);
     Queue(client, std::move(bytes));
@@ -402,8 +401,9 @@ class TcpStoreServer::Loop {
     DiscardUnread(client.socket.get());
     // A client that leaves is daily life.
     if (client.channel.refusal() != Refusal::kCount) {
-      refusals_.Note(client.channel.refusal(), client.peer.ToString(), reason.message());
-      if (client.channel.refusal() == Refusal::kOtherLevel) SetAnotherLevel(client.peer, reason);
+      const Refusal refusal = client.channel.refusal();
+      refusals_.Note(refusal, client.peer.ToString(), reason.message());
+      if (refusal == Refusal::kOtherLevel || refusal == Refusal::kNoSecret) SetTurnedAway(client.peer, reason);
     } else if (!client.channel.ready()) {
       refusals_.Note(Refusal::kGaveUp, client.peer.ToString(), "");
     } else if (!absl::IsUnavailable(reason)) {
@@ -450,12 +450,12 @@ class TcpStoreServer::Loop {
   StoreService service_;
   uint64_t next_client_ = kFirstClient;
   Clients clients_;
-  HalfOpen half_open_{HalfOpen::MostForThisProcess(), options_.handshake_timeout};
+  HalfOpen half_open_{HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess(), 0, options_.handshake_timeout};
   Clock::time_point next_tick_ = Clock::time_point::min();
 
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  std::string another_level_ ABSL_GUARDED_BY(mu_);
+  std::string turned_away_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const SocketAddress& address,
@@ -509,7 +509,7 @@ TcpStoreServer::~TcpStoreServer() {
 
 absl::Status TcpStoreServer::status() const { return loop_->status(); }
 
-std::string TcpStoreServer::another_level() const { return loop_->another_level(); }
+std::string TcpStoreServer::turned_away() const { return loop_->turned_away(); }
 
 const Refusals& TcpStoreServer::refusals() const { return loop_->refusals(); }
 

@@ -58,9 +58,9 @@ class TcpStoreServer {
   // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
   absl::Status status() const;
 
-  // Whom it has turned away last for having another security level, in words with the address and both levels; "" if nobody. Anybody who
-  // reaches the port can cause it.
-  std::string another_level() const;
+  // Whom it has turned away last for having another secret, or another security level, in words with the address; "" if nobody. Anybody
+  // who reaches the port can cause it.
+  std::string turned_away() const;
 
   // Who was turned away.
   const Refusals& refusals() const;

@@ -233,8 +233,8 @@ TEST_P(TcpStoreServerTest, AnEarlierVersionIsKnownByItsHelloAndToldOurPreamble) 
 TEST_P(TcpStoreServerTest, AClientOfAnotherLevelIsRefusedAtOnceAndBothAreNamed) {
   Start({});
   const bool none = GetParam() == SecurityLevel::kNone;
-  const char* const both = none ? "none, not authenticate" : "authenticate, not none";
-  EXPECT_EQ(server_->another_level(), "");
+  const char* const both = none ? "none, not authenticate or encrypt" : "authenticate or encrypt, not none";
+  EXPECT_EQ(server_->turned_away(), "");
   Refusal refusal;
   EXPECT_THAT(TcpStoreClient::Connect(PortOf(server_->address()),
                                       CredentialsOf(none ? SecurityLevel::kAuthenticate : SecurityLevel::kNone), Soon(),
@@ -245,8 +245,9 @@ TEST_P(TcpStoreServerTest, AClientOfAnotherLevelIsRefusedAtOnceAndBothAreNamed) 
   EXPECT_EQ(refusal, Refusal::kOtherLevel);
   ExpectClientWorks();
   EXPECT_EQ(refused(Refusal::kOtherLevel), 1);
-  EXPECT_THAT(server_->another_level(), AllOf(HasSubstr("turned away 127.0.0.1:"),
-                                              HasSubstr(none ? "authenticate, not none" : "none, not authenticate")));
+  EXPECT_THAT(server_->turned_away(),
+              AllOf(HasSubstr("turned away 127.0.0.1:"),
+                    HasSubstr(none ? "authenticate or encrypt, not none" : "none, not authenticate or encrypt")));
 }
 
 TEST_P(TcpStoreServerTest, WhoLeavesDuringTheHandshakeIsCounted) {
@@ -268,12 +269,15 @@ TEST_P(TcpStoreServerTest, AClientWithAnotherSecretIsRefusedAtOnceAndToldWhereIt
   if (GetParam() == SecurityLevel::kNone) GTEST_SKIP() << "there is no secret";
   Start({});
   LogLines log;
-  EXPECT_THAT(TcpStoreClient::Connect(PortOf(server_->address()), CredentialsOf(GetParam(), 'x'), Soon()),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr("ours is from file x"),
-                             Not(HasSubstr(kSomethingElse)))));
+  EXPECT_THAT(
+      TcpStoreClient::Connect(PortOf(server_->address()), CredentialsOf(GetParam(), 'x'), Soon()),
+      StatusIs(absl::StatusCode::kPermissionDenied,
+               AllOf(HasSubstr("store tcp://127.0.0.1:"), HasSubstr("ours is from file x; all ranks need the same"),
+                     Not(HasSubstr(kSomethingElse)))));
   ExpectClientWorks();
   EXPECT_EQ(refused(Refusal::kNoSecret), 1);
+  EXPECT_THAT(server_->turned_away(),
+              AllOf(HasSubstr("turned away 127.0.0.1:"), HasSubstr("does not have the secret")));
   for (const std::string& line : log.lines()) {
     EXPECT_THAT(line, Not(HasSubstr("xxxx")));
     EXPECT_THAT(line, Not(HasSubstr("ssss")));
@@ -590,6 +594,28 @@ class Impostor {
  private:
   UniqueFd listener_;
 };
+
+// Whoever has the port at another address of the name may be another user.
+TEST(TcpStoreClient, AnImpostorAtOneAddressOfANameKeepsNobodyFromTheOther) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(Loopback(), {}));
+  const uint16_t port = server->address().port();
+  const auto addresses = Resolve("localhost", port, Soon());
+  const absl::StatusOr<UniqueFd> impostor = Listen(*SocketAddress::Parse(absl::StrCat("[::1]:", port)));
+  if (!addresses.ok() || addresses->size() < 2 || !impostor.ok()) GTEST_SKIP() << "localhost is not 127.0.0.1 and ::1";
+  std::atomic<bool> ended{false}, visited{false};
+  std::thread answering([&] {
+    pollfd entry = {impostor->get(), POLLIN, 0};
+    while (!ended) {
+      if (poll(&entry, 1, 10) != 1) continue;
+      visited = true;
+      SendBytes(*Accept(impostor->get(), nullptr), "SSH-2.0-OpenSSH\r\n");
+    }
+  });
+  EXPECT_THAT(TcpStoreClient::Connect({"localhost", port}, {}, Soon()), IsOk());
+  ended = true;
+  answering.join();
+  EXPECT_TRUE(visited) << "127.0.0.1 was tried first";
+}
 
 class TcpStoreClientTest : public testing::TestWithParam<SecurityLevel> {
  protected:

@@ -48,7 +48,7 @@ Acceptor::Acceptor(UniqueFd listener, UniqueFd events, Wakeup arrived, Wakeup st
       address_(address),
       options_(options),
       refusals_(absl::StrCat("tcp listener ", address.ToString())),
-      half_open_(options.pending_connections_max, options.handshake_timeout),
+      half_open_(HalfOpen::Bound::kProcess, options.pending_connections_max, 0, options.handshake_timeout),
       last_id_(kLastId) {}
 
 Acceptor::~Acceptor() {
@@ -95,30 +95,34 @@ bool Acceptor::AdvanceSome() {
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[i].data.u64;
     accept |= id == kListenerId;
-    const auto found = pending_.find(id);
-    if (found == pending_.end()) continue;
-    Hello hello;
-    const Outcome outcome = Read(&found->second, &hello);
-    if (outcome == Outcome::kWaiting) {
-      half_open_.BegunWell(id, found->second.opening->channel().first_flight(), HalfOpen::Clock::now());
-      continue;
-    }
-    half_open_.Remove(id);
-    if (outcome == Outcome::kArrived) {
-      MutexLock lock(&mu_);
-      if (arrivals_.size() < kArrivalsMax) {
-        (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
-        arrivals_.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
-        arrived_.Signal();
-        pending_.erase(found);
-        continue;
-      }
-      refusals_.Note(Refusal::kCrowded, found->second.peer.ToString(),
-                     absl::StrCat(kArrivalsMax, " connections wait for this rank to look at them"));
-    }
-    Forget(id);
+    Advance(id);
   }
   return accept;
+}
+
+void Acceptor::Advance(uint64_t id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return;
+  Hello hello;
+  const Outcome outcome = Read(&found->second, &hello);
+  if (outcome == Outcome::kWaiting) {
+    half_open_.BegunWell(id, found->second.opening->channel().first_flight(), HalfOpen::Clock::now());
+    return;
+  }
+  half_open_.Remove(id);
+  if (outcome == Outcome::kArrived) {
+    MutexLock lock(&mu_);
+    if (arrivals_.size() < kArrivalsMax) {
+      (void)EpollControl(events_.get(), EPOLL_CTL_DEL, found->second.socket.get(), 0, id);
+      arrivals_.push_back({std::move(hello), std::move(found->second.socket), std::move(found->second.opening)});
+      arrived_.Signal();
+      pending_.erase(found);
+      return;
+    }
+    refusals_.Note(Refusal::kCrowded, found->second.peer.ToString(),
+                   absl::StrCat(kArrivalsMax, " connections wait for this rank to look at them"));
+  }
+  Forget(id);
 }
 
 void Acceptor::Forget(uint64_t id) {
@@ -136,7 +140,8 @@ void Acceptor::AcceptSome() {
     if (socket.ok()) {
       Admit(*std::move(socket), peer);
     } else if (const auto crowded = half_open_.ToEvict(HalfOpen::Clock::now())) {
-      Drop(*crowded, Refusal::kCrowded, socket.status().message());
+      // Who waits gets the descriptor in the next turn, when those that are here have been heard.
+      return Drop(*crowded, Refusal::kCrowded, socket.status().message());
     } else {
       // Out of descriptors, most likely. The listener would stay readable, and waiting for events would spin.
       refusals_.Note(Refusal::kCrowded, "somebody", socket.status().message());
@@ -154,9 +159,10 @@ void Acceptor::Admit(UniqueFd socket, const SocketAddress& peer) {
   pending_.emplace(
       id, Pending{std::move(socket), peer, std::make_unique<Opening>(Channel::Side::kListens, options_.credentials)});
   if (const auto crowded = half_open_.Add(id, peer.HostString(), HalfOpen::Clock::now())) {
-    Drop(*crowded, Refusal::kCrowded,
-         absl::StrCat("more than ", options_.pending_connections_max, " connections without a handshake"));
+    Drop(*crowded, Refusal::kCrowded, "too many connections without a handshake");
   }
+  // Most who mean it have said so already: the next that comes does not push them out.
+  Advance(id);
 }
 
 void Acceptor::Drop(uint64_t id, Refusal refusal, absl::string_view why) {

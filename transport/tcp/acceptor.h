@@ -70,6 +70,8 @@ class Acceptor {
   void Loop();
   // Goes on with what has events: true if the listener has.
   bool AdvanceSome();
+  // Reads what it has sent, if it is still pending.
+  void Advance(uint64_t id);
   void AcceptSome();
   void Admit(UniqueFd socket, const SocketAddress& peer);
   // Reads as much of a hello as is there.

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -252,14 +253,34 @@ TEST_P(TamperingTest, UnauthenticatedPeersOfEveryKindAreTurnedAwayAndCounted) {
   EXPECT_GT(refusals.count(Refusal::kCrowded), 0);
 }
 
+// However many stand in the queue, and however few places there are.
+TEST_P(TamperingTest, WhoHasBegunWellIsHeardBeforeThoseThatComeBehindIt) {
+  CreateSecured([](TcpTransportOptions* options) { options->pending_connections_max = 4; });
+  const Refusals& refusals = *rank(1)->refusals();
+  for (int round = 1; round <= 20; ++round) {
+    std::vector<UniqueFd> crowd;
+    for (int i = 0; i < 8; ++i) crowd.push_back(Babble(1, ""));
+    UniqueFd peer = Babble(1, Channel(Purpose::kData, Channel::Side::kConnects, TestCredentials(GetParam())).Start());
+    for (int i = 0; i < 16; ++i) crowd.push_back(Babble(1, ""));
+    char answer[kPreambleBytes + 1];
+    ASSERT_THAT(ReceiveAll(peer.get(), answer, sizeof(answer), TestDeadline()), IsOk()) << "round " << round;
+    crowd.clear();
+    peer.reset();
+    while (refusals.total() < 25 * round) std::this_thread::yield();
+  }
+}
+
 TEST_P(TamperingTest, ARankWithAnotherSecretIsTold) {
   Create(2, [&](TcpTransportOptions* options) {
     options->credentials = TestCredentials(GetParam(), options->rank == Rank(0) ? 'a' : 'b');
   });
-  EXPECT_THAT(SendStatus(0, 1),
-              StatusIs(Code::kPermissionDenied,
-                       HasSubstr("send to rank 1 over tcp " + rank(1)->address().ToString() +
-                                 ": shake hands: the listener does not have the secret: ours is from the test")));
+  EXPECT_THAT(
+      SendStatus(0, 1),
+      StatusIs(
+          Code::kPermissionDenied,
+          HasSubstr(
+              "send to rank 1 over tcp " + rank(1)->address().ToString() +
+              ": shake hands: the listener does not have the secret: ours is from the test; all ranks need the same")));
   EXPECT_EQ(rank(1)->refusals()->count(Refusal::kNoSecret), 1);
 }
 
