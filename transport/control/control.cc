@@ -188,8 +188,9 @@ class Search {
   Search(const ControlOptions& options, Store* store, Deadline deadline)
       : options_(options), store_(store), key_(control::StoreKey(options.job_id)), deadline_(deadline) {}
 
-  // Waits for the coordinator to appear and to welcome us. Only the coordinator's own refusal ends the search: an address
-  // that fails otherwise may be left over from a crashed world, so the store is read again until the deadline.
+  // Waits for the coordinator to appear and to welcome us. The coordinator's own refusal ends the search, and after a moment another level
+  // or a want of descriptors. An address that fails otherwise may be left over from a crashed world, so the store is read again until the
+  // deadline.
   absl::StatusOr<Welcomed> Run() {
     for (;;) {
       absl::StatusOr<std::string> text =

@@ -31,7 +31,8 @@ using TimePoint = Clock::time_point;
 using std::chrono::milliseconds;
 
 constexpr int kEventsPerIteration = 512;
-constexpr int kAcceptsPerIteration = 64;
+// HalfOpen keeps at least 4: who was accepted is read once more before it may have to make way.
+constexpr int kAcceptsPerIteration = 4;
 
 // One connection: a rank of the world, or a half-open one (whose peer has not said who it is, or was rejected).
 struct Peer {
@@ -79,6 +80,8 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   }
 
  private:
+  bool secured() const { return options_.credentials.level != SecurityLevel::kNone; }
+
   void Loop() {
     std::vector<epoll_event> events(kEventsPerIteration);
     TimePoint last_iteration = Clock::now();
@@ -90,12 +93,13 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         for (const auto& peer : peers_) peer->last_heard = now;
       }
       last_iteration = now;
+      bool accept = false;
       for (int i = 0; i < ready; ++i) {
         void* const source = events[i].data.ptr;
         if (source == nullptr) {
           wakeup_.Clear();
         } else if (source == &peers_) {
-          AcceptAll(now);
+          accept = true;
         } else {
           Peer* const peer = static_cast<Peer*>(source);
           if ((events[i].events & EPOLLOUT) && !peer->closed) FlushAndWatch(peer);
@@ -103,6 +107,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         }
       }
       // After whatever has arrived in time was read.
+      if (accept) AcceptSome(now);
       while (const absl::optional<uint64_t> id = half_open_.Expired(now)) Drop(*id, Refusal::kSilent);
       world_.Tick(now);
       if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
@@ -119,7 +124,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     return std::max(ready, 0);
   }
 
-  void AcceptAll(TimePoint now) {
+  void AcceptSome(TimePoint now) {
     for (int i = 0; i < kAcceptsPerIteration; ++i) {
       SocketAddress from;
       absl::StatusOr<UniqueFd> socket = Accept(listener_.get(), &from);
@@ -379,8 +384,9 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200), options_.why_missing},
              this, Clock::now()),
       by_rank_(options_.size, nullptr),
-      // Besides unauthenticated peers, all ranks may come at once.
-      half_open_(HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess(), options_.size, options_.hello_timeout),
+      // Besides unauthenticated peers, all ranks may come at once. At level none nobody begins well.
+      half_open_(HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess() + (secured() ? 0 : options_.size),
+                 secured() ? options_.size : 0, options_.hello_timeout),
       next_beat_(Clock::now() + interval_) {}
 
 CoordinatorThread::~CoordinatorThread() {

@@ -282,7 +282,7 @@ TEST_F(ControlSecurityTest, ALeftOverAddressWhereAnotherLevelAnswersIsNotBelieve
   record.address = *LocalAddress(listener.get());
   const std::string text = control::EncodeCoordinatorRecord(record);
   ASSERT_THAT(store_.Set(kKey, text, Soon()), IsOk());
-  EXPECT_THAT(Create(1, 2, Secured('s'), Deadline::AfterMs(100)).status(),
+  EXPECT_THAT(Create(1, 2, Secured('s'), Deadline::AfterMs(300)).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("none, not authenticate or encrypt")));
   EXPECT_EQ(*Read(kKey), text) << "it is left to rank 0";
   EXPECT_THAT(Create(1, 2, Secured('s')).status(),

@@ -64,7 +64,8 @@ absl::Status Erase(Store* store, const std::string& key, Deadline deadline) {
 bool Replace(Store* store, const std::string& key, const std::string& before, const std::string& after,
              Deadline deadline) {
   if (after.empty()) return Erase(store, key, deadline).ok();
-  const absl::StatusOr<std::string> stored = store->CompareAndSet(key, before, after, deadline);
+  absl::StatusOr<std::string> stored = store->CompareAndSet(key, before, after, deadline);
+  const WipedAtEnd wiped(&stored);
   if (absl::IsUnimplemented(stored.status())) return store->Set(key, after, deadline).ok();
   return stored.ok() && *stored == after;
 }
@@ -173,7 +174,8 @@ absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
 void MarkRead(Store* store, const std::string& key, Rank rank) {
   const Deadline deadline = Deadline::After(kStoreTime);
   for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
-    const absl::StatusOr<std::string> stored = store->Get(key, deadline);
+    absl::StatusOr<std::string> stored = store->Get(key, deadline);
+    const WipedAtEnd wiped(&stored);
     absl::optional<FailureRecord> record = stored.ok() ? FailureFor(rank, *stored) : absl::nullopt;
     if (!record.has_value()) return;
     std::vector<int>& untold = record->untold;

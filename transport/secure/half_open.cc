@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,10 +21,15 @@ constexpr std::chrono::seconds kStays{1};
 constexpr size_t kFirstFlightsMax = size_t{1} << 16;
 
 // What a listener keeps of those that have not begun well, however many all listeners have.
-constexpr size_t kUnprovenMin = 4;
+constexpr size_t kNotBegunWellMin = 4;
 
-// Of all listeners with Bound::kProcess. Relaxed: nothing else is handed over with it.
-std::atomic<size_t> unproven_in_process{0};
+// Of all listeners with Bound::kProcess; a forked child begins anew. Relaxed: nothing else is handed over with it.
+std::atomic<size_t>& NotBegunWellInProcess() {
+  static std::atomic<size_t> count{0};
+  static const int handler = pthread_atfork(nullptr, nullptr, [] { count.store(0, std::memory_order_relaxed); });
+  (void)handler;
+  return count;
+}
 
 // The network of an IPv6 address, "2001:db8::7" or "fe80::7%eth0". Anything else as it is, an IPv4 address in IPv6's form too.
 std::string CountedAs(const std::string& source) {
@@ -42,24 +48,42 @@ size_t HalfOpen::MostForThisProcess() {
   return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 16, 4, 1024));
 }
 
-HalfOpen::~HalfOpen() { SetUnproven(0); }
+HalfOpen::~HalfOpen() { SetNotBegunWell(0); }
 
-void HalfOpen::SetUnproven(size_t count) {
-  // Modulo 2^64, so that it may become less.
-  if (bound_ == Bound::kProcess) unproven_in_process.fetch_add(count - unproven_, std::memory_order_relaxed);
-  unproven_ = count;
+void HalfOpen::SetNotBegunWell(size_t count) {
+  if (bound_ == Bound::kProcess && ForkGeneration() == fork_generation_) {
+    // Modulo 2^64, so that it may become less.
+    NotBegunWellInProcess().fetch_add(count - not_begun_well_, std::memory_order_relaxed);
+  }
+  not_begun_well_ = count;
 }
 
-bool HalfOpen::TooMany() const {
-  if (connections_.size() > most_ + more_begun_well_ || unproven_ > most_) return true;
-  return bound_ == Bound::kProcess && unproven_ > kUnprovenMin &&
-         unproven_in_process.load(std::memory_order_relaxed) > most_in_process_;
+bool HalfOpen::TooManyHaveNotBegunWell() const {
+  if (not_begun_well_ > most_) return true;
+  return bound_ == Bound::kProcess && not_begun_well_ > kNotBegunWellMin &&
+         NotBegunWellInProcess().load(std::memory_order_relaxed) > most_in_process_;
+}
+
+template <typename Condition>
+absl::optional<uint64_t> HalfOpen::OldestOfTheFullest(Condition condition) const {
+  std::map<absl::string_view, size_t> counts;
+  size_t most = 0;
+  for (const Connection& connection : connections_) {
+    if (condition(connection)) most = std::max(most, ++counts[connection.source]);
+  }
+  for (const Connection& connection : connections_) {
+    if (condition(connection) && counts[connection.source] == most) return connection.id;
+  }
+  return absl::nullopt;
 }
 
 absl::optional<uint64_t> HalfOpen::Add(uint64_t id, const std::string& source, Clock::time_point now) {
   connections_.push_back({id, CountedAs(source), now + time_, now, false});
-  SetUnproven(unproven_ + 1);
-  if (!TooMany()) return absl::nullopt;
+  SetNotBegunWell(not_begun_well_ + 1);
+  if (TooManyHaveNotBegunWell()) {
+    return OldestOfTheFullest([](const Connection& connection) { return !connection.begun_well; });
+  }
+  if (connections_.size() <= most_ + more_begun_well_) return absl::nullopt;
   const absl::optional<uint64_t> oldest = ToEvict(now);
   if (oldest.has_value() && *oldest != id) return oldest;
   // All others stay. But first flights may have been recorded elsewhere, and an address that has most of them keeps out no other: its
@@ -87,29 +111,20 @@ void HalfOpen::BegunWell(uint64_t id, absl::string_view first_flight, Clock::tim
   if (first_flights_.size() >= kFirstFlightsMax) first_flights_.clear();
   if (!first_flights_.emplace(first_flight).second) return;
   found->begun_well = true;
-  SetUnproven(unproven_ - 1);
+  SetNotBegunWell(not_begun_well_ - 1);
   found->stays_until = now + kStays;
 }
 
 bool HalfOpen::Remove(uint64_t id) {
   const auto found = Find(id);
   if (found == connections_.end()) return false;
-  if (!found->begun_well) SetUnproven(unproven_ - 1);
+  if (!found->begun_well) SetNotBegunWell(not_begun_well_ - 1);
   connections_.erase(found);
   return true;
 }
 
 absl::optional<uint64_t> HalfOpen::ToEvict(Clock::time_point now) const {
-  std::map<absl::string_view, size_t> counts;
-  size_t most = 0;
-  const auto may_go = [now](const Connection& connection) { return connection.stays_until <= now; };
-  for (const Connection& connection : connections_) {
-    if (may_go(connection)) most = std::max(most, ++counts[connection.source]);
-  }
-  for (const Connection& connection : connections_) {
-    if (may_go(connection) && counts[connection.source] == most) return connection.id;
-  }
-  return absl::nullopt;
+  return OldestOfTheFullest([now](const Connection& connection) { return connection.stays_until <= now; });
 }
 
 absl::optional<uint64_t> HalfOpen::Expired(Clock::time_point now) const {

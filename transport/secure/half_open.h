@@ -13,19 +13,20 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/fork.h"
 
 namespace lockstep {
 
 // Bounds the half-open connections of a listener in number and time. If there are too many, it evicts the oldest one of the address that
-// has the most, so that one that floods keeps out nobody else; the addresses of an IPv6 /64 count as one, since one host may have them
-// all. A connection whose first flight was made with the secret has begun well: it is not evicted for a second, so that peers of ours do
-// not evict each other. That does not hold for a first flight that this listener has seen before; and if one address holds all places in
-// that way, its oldest is evicted all the same. Belongs to one thread.
+// has the most, so that one that floods this listener keeps out nobody else; the addresses of an IPv6 /64 count as one, since one host may
+// have them all. A connection whose first flight was made with the secret has begun well: it is not evicted for a second, so that peers of
+// ours do not evict each other. That does not hold for a first flight that this listener has seen before; and if one address holds all
+// places in that way, its oldest is evicted all the same. Belongs to one thread.
 class HalfOpen {
  public:
   using Clock = Deadline::Clock;
-  // kProcess: in all listeners that have it together, too. Where their connections that have not begun well are more than a quarter of
-  // the descriptors that this process may have, each keeps 4 of them.
+  // kProcess: all listeners of the process that have it are bounded together, too. Where their connections that have not begun well are
+  // more than four times what one may have, whichever has more than 4 of them takes another only in place of one of its own.
   enum class Bound { kListener, kProcess };
 
   // For each listener of the process: a sixteenth of the descriptors that it may have, from 4 to 1024.
@@ -70,17 +71,20 @@ class HalfOpen {
   };
 
   std::vector<Connection>::iterator Find(uint64_t id);
-  // The number of those that have not begun well.
-  void SetUnproven(size_t count);
-  bool TooMany() const;
+  void SetNotBegunWell(size_t count);
+  bool TooManyHaveNotBegunWell() const;
+  // The oldest of the address that has the most of those that satisfy the condition.
+  template <typename Condition>
+  absl::optional<uint64_t> OldestOfTheFullest(Condition condition) const;
 
   const Bound bound_;
   const size_t most_;
   const size_t more_begun_well_;
   const std::chrono::milliseconds time_;
   const size_t most_in_process_ = 4 * MostForThisProcess();
+  const uint64_t fork_generation_ = ForkGeneration();
   std::vector<Connection> connections_;             // oldest first
-  size_t unproven_ = 0;                             // of them, that have not begun well
+  size_t not_begun_well_ = 0;                       // of them
   absl::flat_hash_set<std::string> first_flights_;  // that began well
 };
 

@@ -50,7 +50,8 @@ absl::Status Judge(const std::string& path, const struct stat& file) {
   const mode_t group = of_root ? S_IRGRP : 0;
   if ((file.st_mode & (S_IRWXG | S_IRWXO) & ~group) != 0) {
     return refuse(
-        "others than its owner may read or change it: chmod 600, or defaultMode: 0400 in Kubernetes, and a new secret");
+        "others than its owner may read or change it: chmod 600 (in Kubernetes defaultMode: 0400), and make a new "
+        "secret");
   }
   if ((file.st_mode & S_IRGRP) != 0 && !IsGroupOfThisProcess(file.st_gid)) {
     return refuse(absl::StrCat("group ", file.st_gid, ", which this process is not in, may read it"));

@@ -69,12 +69,19 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
         return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }
       last = connection.status();
-      if (why != Refusal::kCount) *refusal = why;
-      // Somebody answered and is not who we want. Another address may have the server; another attempt makes it no better.
-      if (absl::IsPermissionDenied(last)) refused.Update(last);
+      // Somebody answered and is not who we want. Another address may have the server. What speaks our protocol tells more.
+      if (absl::IsPermissionDenied(last) && (refused.ok() || *refusal == Refusal::kNotOurs)) {
+        refused = last;
+        *refusal = why;
+      }
       if (WorthTryingAgain(last)) try_again = true;
     }
-    if (!refused.ok()) return Annotate(refused, absl::StrCat("store ", url));
+    // Beside something else the server may start later, at another address.
+    if (!refused.ok() && *refusal == Refusal::kNotOurs && try_again) {
+      last = refused;
+    } else if (!refused.ok()) {
+      return Annotate(refused, absl::StrCat("store ", url));
+    }
     if (!try_again) return Annotate(last, absl::StrCat("store ", url));
     const auto resume = Deadline::Clock::now() + pause;
     if (resume >= deadline.time()) {

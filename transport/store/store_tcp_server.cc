@@ -41,7 +41,7 @@ constexpr size_t kReadBytes = size_t{16} << 10;
 constexpr size_t kUnreadBytesMax = size_t{256} << 10;
 // Waits that were answered by others' requests add to what is unread; a client beyond this is not coming back.
 constexpr size_t kUnreadBytesLimit = size_t{1} << 20;
-// HalfOpen keeps at least 4, so a new connection is read before it can be evicted.
+// HalfOpen keeps at least 4: who was accepted is read once more before it may have to make way.
 constexpr int kAcceptsPerIteration = 4;
 constexpr int kTurnedAwayPerIteration = 64;
 constexpr auto kTickMax = std::chrono::milliseconds(1000);
@@ -107,11 +107,12 @@ class TcpStoreServer::Loop {
         clients_.clear();
         return;
       }
+      bool accept = false;
       for (int i = 0; i < count; ++i) {
         const uint64_t tag = events[i].data.u64;
         if (tag == kStopEvent) return NoteUnfinished();
         if (tag == kListener) {
-          AcceptSome();
+          accept = true;
           continue;
         }
         if (tag == kSecretListener) {
@@ -123,6 +124,8 @@ class TcpStoreServer::Loop {
         const absl::Status status = Serve(&client->second, events[i].events);
         if (!status.ok()) Drop(client, status);
       }
+      // After those that are here have been heard.
+      if (accept) AcceptSome();
       if (Clock::now() >= next_tick_) Tick();
     }
   }

@@ -16,8 +16,9 @@ namespace {
 
 // What events carry: connections have numbers from kLastId on.
 enum : uint64_t { kListenerId, kStopId, kLastId };
-// In one turn at most, so that those who connect and those who shake hands take turns.
-constexpr int kAcceptedPerTurn = 16;
+// In one turn at most, so that those who connect and those who shake hands take turns. HalfOpen keeps at least 4: who was accepted is
+// read once more before it may have to make way.
+constexpr int kAcceptedPerTurn = 4;
 constexpr int kAdvancedPerTurn = 8;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 // That wait until the transport takes them: as many as the kernel's queue of a listener has, which is where they waited otherwise.

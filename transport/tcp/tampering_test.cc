@@ -266,7 +266,9 @@ TEST_P(TamperingTest, WhoHasBegunWellIsHeardBeforeThoseThatComeBehindIt) {
     ASSERT_THAT(ReceiveAll(peer.get(), answer, sizeof(answer), TestDeadline()), IsOk()) << "round " << round;
     crowd.clear();
     peer.reset();
-    while (refusals.total() < 25 * round) std::this_thread::yield();
+    const Deadline deadline = TestDeadline();
+    while (refusals.total() < 25 * round && !deadline.passed()) std::this_thread::yield();
+    ASSERT_EQ(refusals.total(), 25 * round);
   }
 }
 
