@@ -1259,7 +1259,7 @@ typedef struct lockstep_store_callbacks {
   /* Copies at most `capacity` bytes into `buffer`, and sets the value's whole size. LOCKSTEP_NOT_FOUND if the key is not there. */
   lockstep_code (*get)(void* context, const char* key, void* buffer, size_t capacity, size_t* out_value_bytes,
                        int64_t timeout_ms);
-  /* May be NULL: then keys of finished set-ups stay, with empty values. */
+  /* May be NULL, or fail: then keys of finished set-ups stay, with empty values. */
   lockstep_code (*remove)(void* context, const char* key, int64_t timeout_ms);
 } lockstep_store_callbacks;
 

@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPollMin(1);
 constexpr std::chrono::milliseconds kPollMax(50);
 
 // The embedder's callbacks as a store. Any thread may call, several at a time, with none of our locks held. CompareAndSet answers
-// UNIMPLEMENTED; Wait asks `get` again and again. Where there is no `remove`, an empty value stands for none, so that no secret stays.
+// UNIMPLEMENTED, and so does Delete where there is no `remove`; Wait asks `get` again and again.
 class EmbeddersStore final : public lockstep::Store {
  public:
   explicit EmbeddersStore(const lockstep_store_callbacks& callbacks) : callbacks_(callbacks) {}
@@ -47,8 +47,7 @@ class EmbeddersStore final : public lockstep::Store {
         return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no compare-and-set"));
       case StoreOp::kDelete:
         if (callbacks_.remove == nullptr) {
-          LOCKSTEP_RETURN_IF_ERROR(SetNow(call.key, "", deadline));
-          return std::string();
+          return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no remove"));
         }
         LOCKSTEP_RETURN_IF_ERROR(
             Outcome("remove", call.key,
@@ -82,7 +81,6 @@ class EmbeddersStore final : public lockstep::Store {
       LOCKSTEP_RETURN_IF_ERROR(Outcome("get", key,
                                        callbacks_.get(callbacks_.context, std::string(key).c_str(), &value[0],
                                                       value.size(), &bytes, deadline.remaining_ms())));
-      if (bytes == 0 && callbacks_.remove == nullptr) return Outcome("get", key, LOCKSTEP_NOT_FOUND);
       if (bytes > lockstep::kStoreValueBytesMax) return Outcome("get", key, LOCKSTEP_OUT_OF_RANGE);
       const bool whole = bytes <= value.size();
       value.resize(bytes);

@@ -219,6 +219,7 @@ class Search {
  private:
   // The result of what the store holds; nothing if that is of no use.
   absl::optional<absl::StatusOr<Welcomed>> Take(const std::string& text) {
+    if (text.empty()) return absl::nullopt;  // what a store that cannot delete has of an earlier set-up
     if (absl::optional<FailureRecord> failure = control::FailureFor(options_.rank, text); failure.has_value()) {
       const bool earlier = failure->attempt < options_.attempt;
       last_failure_ = failure->status;

@@ -76,11 +76,11 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
       }
       if (WorthTryingAgain(last)) try_again = true;
     }
-    // Beside something else the server may start later, at another address.
-    if (!refused.ok() && *refusal == Refusal::kNotOurs && try_again) {
+    if (!refused.ok()) {
+      // Beside something else the server may start later, at another address.
+      const bool may_come = *refusal == Refusal::kNotOurs && try_again;
+      if (!may_come) return Annotate(refused, absl::StrCat("store ", url));
       last = refused;
-    } else if (!refused.ok()) {
-      return Annotate(refused, absl::StrCat("store ", url));
     }
     if (!try_again) return Annotate(last, absl::StrCat("store ", url));
     const auto resume = Deadline::Clock::now() + pause;

@@ -36,7 +36,7 @@ bool WorthTryingAgain(const absl::Status& status);
 class TcpStoreClient : public Store {
  public:
   // Tries all addresses of the host again and again until the deadline, since the server may start later.
-  // RETURNS  with `refusal`, there, why the listener of PERMISSION_DENIED was refused or refused this client; else kCount
+  // RETURNS  with PERMISSION_DENIED, in `refusal`, why the listener was refused, or refused this client
   // ERRORS   NOT_FOUND           the resolver does not know the host
   //          PERMISSION_DENIED   what answers is no Lockstep store, or has another version, security level or secret: see `refusal`
   //          RESOURCE_EXHAUSTED  the server has no descriptor for this client, or this process has none
