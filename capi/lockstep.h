@@ -201,7 +201,8 @@ typedef struct lockstep_communicator_options {
    * Open MPI's, PMI's, Slurm's variables. If none is set, the world has one rank. */
   int32_t world_size;
   int32_t rank;
-  /* How many ranks this host has, and which of them this is. 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, else unknown.
+  /* How many ranks this host has, and which of them this is. 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, unless
+   * LOCKSTEP_WORLD_SIZE and LOCKSTEP_RANK differ from world_size and rank; else unknown.
    * local_rank is ignored without local_world_size. If local_world_size is world_size, ranks use the loopback interface. */
   int32_t local_world_size;
   int32_t local_rank;

@@ -157,10 +157,22 @@ class Determination {
     }
     LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(Option("rank", options_.rank), Option("size", options_.size)));
     if (!options_.local_rank.has_value() && !options_.local_size.has_value()) {
-      LOCKSTEP_RETURN_IF_ERROR(TakeLocalOf(kOurs));
+      LOCKSTEP_RETURN_IF_ERROR(TakeLocalOfJob());
     }
     world_.source = "options";
     return true;
+  }
+
+  // For a rank and a size from the options. Our variables describe the launcher's job. They fit this world if it is the whole job. A world
+  // of some of the job's processes is on one host if the job is, and nothing else is known of it.
+  absl::Status TakeLocalOfJob() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(kOurs.rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(kOurs.size));
+    if (!rank.value.has_value() || !size.value.has_value()) return TakeLocalOf(kOurs);
+    if (*rank.value == world_.rank.value() && *size.value == world_.size) return TakeLocalOf(kOurs);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Setting local_size, Number(kOurs.local_size));
+    if (local_size.value == size.value && world_.size <= *size.value) world_.local_size = world_.size;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<bool> TakeFamily(const Family& family) {

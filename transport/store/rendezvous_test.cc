@@ -249,7 +249,11 @@ TEST(DetermineWorld, OptionsGoBeforeTheEnvironment) {
 }
 
 TEST(DetermineWorld, WhatOptionsLeaveOutComesFromOurVariables) {
-  EXPECT_EQ(Text(From(kOurs, RankAndSize(0, 4))), "options: 0/4, local 1/2, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(Text(From(kOurs, RankAndSize(3, 8))), "options: 3/8, local 1/2, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(
+      Text(From({{"LOCKSTEP_LOCAL_WORLD_SIZE", "2"}, {"LOCKSTEP_LOCAL_RANK", "1"}, {"LOCKSTEP_STORE", "tcp://host:1"}},
+                RankAndSize(3, 8))),
+      "options: 3/8, local 1/2, tcp://host:1 (LOCKSTEP_STORE)");
   EXPECT_EQ(From(kOurs, RankAndSize(0, 4))->job_id, "job 7");
   // torchrun's address belongs to torchrun's ranks.
   EXPECT_THAT(From(kTorchrun, RankAndSize(0, 4)), Invalid({"rank 0 of 4 (by options)", "set LOCKSTEP_STORE"}));
@@ -257,6 +261,17 @@ TEST(DetermineWorld, WhatOptionsLeaveOutComesFromOurVariables) {
   local.local_rank = 0;
   EXPECT_EQ(Text(From(kTorchrun, local)),
             "torchrun: 3/8, local 0/-1, tcp://node0:30611 (MASTER_ADDR and MASTER_PORT + 1111)");
+}
+
+TEST(DetermineWorld, AWorldOfSomeOfTheJobsProcessesIgnoresTheJobsLocalRanks) {
+  const Variables one_host = With(kOurs, {{"LOCKSTEP_LOCAL_WORLD_SIZE", "8"}, {"LOCKSTEP_LOCAL_RANK", "3"}});
+  EXPECT_EQ(Text(From(one_host, RankAndSize(1, 2))), "options: 1/2, local -1/2, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(Text(From(one_host, RankAndSize(3, 4))), "options: 3/4, local -1/4, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(Text(From(one_host, RankAndSize(0, 8))), "options: 0/8, local -1/8, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(Text(From(one_host, RankAndSize(0, 1))), "options: 0/1, local -1/1, tcp://host:29400 (LOCKSTEP_STORE)");
+  // More than the job, or a job on several hosts.
+  EXPECT_EQ(Text(From(one_host, RankAndSize(3, 16))), "options: 3/16, local -1/-1, tcp://host:29400 (LOCKSTEP_STORE)");
+  EXPECT_EQ(Text(From(kOurs, RankAndSize(1, 4))), "options: 1/4, local -1/-1, tcp://host:29400 (LOCKSTEP_STORE)");
 }
 
 TEST(DetermineWorld, ACallerWithAStoreOfItsOwnNeedsNoUrl) {
