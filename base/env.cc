@@ -43,6 +43,7 @@ constexpr const char* kVariables[] = {
     "LOCKSTEP_OFI_LIBRARY",
     "LOCKSTEP_OFI_PROVIDER",
     "LOCKSTEP_PEER_TIMEOUT_MS",
+    "LOCKSTEP_PORTS",
     "LOCKSTEP_RANK",
     "LOCKSTEP_RUN",
     "LOCKSTEP_SECRET_FILE",

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -120,6 +121,21 @@ TEST_F(LauncherTest, TellsEachRankItsPlaceAsTorchrunDoes) {
   EXPECT_THAT(lines[0], ContainsRegex("^.0. 0/2 0/2 127.0.0.1 [1-9][0-9]*$"));
   EXPECT_THAT(lines[1], ContainsRegex("^.1. 1/2 1/2 127.0.0.1 [1-9][0-9]*$"));
   EXPECT_EQ(lines[0].substr(lines[0].rfind(' ')), lines[1].substr(lines[1].rfind(' ')));
+}
+
+TEST_F(LauncherTest, TakesItsPortsFromLockstepPorts) {
+  const int first = LocalAddress(ListenAnywhere(*SocketAddress::Parse("127.0.0.1:0"))->get())->port();
+  const int last = std::min(first + 20, 65535);
+  setenv("LOCKSTEP_PORTS", absl::StrCat(first, "-", last).c_str(), 1);
+  options_.store_url.clear();
+  Run(1, "echo ${LOCKSTEP_STORE##*:}; echo $MASTER_PORT");
+  unsetenv("LOCKSTEP_PORTS");
+  const std::vector<std::string> lines = out_.lines();
+  ASSERT_EQ(lines.size(), 2);
+  for (const std::string& line : lines) {
+    const int port = std::atoi(line.c_str() + line.find(' '));
+    EXPECT_TRUE(port >= first && port <= last) << line << " is not in " << first << "-" << last;
+  }
 }
 
 TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {

@@ -32,6 +32,7 @@
 #include "transport/control/control.h"
 #include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
+#include "transport/net/port_range.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
 #include "transport/store/store_open.h"
@@ -127,6 +128,8 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   // Decided elsewhere, at first use, where a value that means nothing can only be ignored.
   LOCKSTEP_RETURN_IF_ERROR(LogLevelOfEnvironment());
   LOCKSTEP_RETURN_IF_ERROR(kernels::VariantOfEnvironment());
+  // Listeners read it again.
+  LOCKSTEP_RETURN_IF_ERROR(PortRangeOfEnvironment().status());
 
   const Text algorithm = ReadText(options.algorithm, "algorithm", "LOCKSTEP_ALGORITHM");
   const absl::StatusOr<AlgorithmOverrides> overrides = ParseAlgorithmOverrides(algorithm.value);

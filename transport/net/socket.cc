@@ -21,6 +21,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "transport/net/port_range.h"
 
 namespace lockstep {
 namespace {
@@ -256,11 +257,13 @@ std::string HostPortText(const HostPort& server) {
   return absl::StrCat(v6 ? "[" : "", server.host, v6 ? "]:" : ":", server.port);
 }
 
-absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
+namespace {
+
+// `reuse` takes a port that has connections of an earlier run in TIME_WAIT, and one that another process has bound in the same way
+// without listening.
+absl::StatusOr<UniqueFd> ListenAt(const SocketAddress& address, bool reuse) {
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, NewSocket(address));
-  // A port asked for by number may have connections of an earlier run in TIME_WAIT. With a port that the system
-  // chooses, the option would only let two listeners be given the same one.
-  if (address.port() != 0) {
+  if (reuse) {
     LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   }
   if (address.family() == AF_INET6 && address.wildcard()) {
@@ -275,6 +278,29 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   }
   if (listen(socket.get(), SOMAXCONN) != 0) return ErrnoStatus(errno, attempt);
   return socket;
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenAnywhere(const SocketAddress& address) {
+  // With a port that the system chooses, the option would only let two listeners be given the same one.
+  return ListenAt(address, /*reuse=*/address.port() != 0);
+}
+
+absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<PortRange> range, PortRangeOfEnvironment());
+  if (!range.has_value() || address.port() != 0) return ListenAnywhere(address);
+  absl::StatusOr<UniqueFd> listener;
+  absl::Status status;
+  for (const bool reuse : {false, true}) {
+    status = ListenInRange(*range, address, [&](const SocketAddress& at) {
+      listener = ListenAt(at, reuse);
+      return listener.status();
+    });
+    if (!absl::IsResourceExhausted(status)) break;
+  }
+  if (!status.ok()) return status;
+  return listener;
 }
 
 absl::StatusOr<SocketAddress> LocalAddress(int socket) { return AddressFrom(getsockname, "getsockname", socket); }

@@ -58,8 +58,11 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 // The inverse: with the brackets that an IPv6 address needs.
 std::string HostPortText(const HostPort& server);
 
-// A listening socket; port 0 lets the system choose. ALREADY_EXISTS when the port is taken.
+// A listening socket. Port 0: the first free port of LOCKSTEP_PORTS (transport/net/port_range.h), or without it one that the system
+// chooses. ALREADY_EXISTS when the port is taken; RESOURCE_EXHAUSTED when all of the range are.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
+// The same without the range, for what no other host connects to.
+absl::StatusOr<UniqueFd> ListenAnywhere(const SocketAddress& address);
 absl::StatusOr<SocketAddress> LocalAddress(int socket);
 absl::StatusOr<SocketAddress> PeerAddress(int socket);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
+#include "transport/net/port_range.h"
 #include "transport/ofi/ofi_links.h"
 #include "transport/ofi/wire.h"
 
@@ -53,6 +55,22 @@ void SettleSizes(const fi_info& info, OfiTransportOptions* options) {
   options->staging_bytes = settle(options->staging_bytes);
 }
 
+// At a port of LOCKSTEP_PORTS, if that is set and the provider has IP addresses.
+absl::StatusOr<std::unique_ptr<OfiEndpoint>> OpenEndpoint(const OfiApi& api, OfiInfo info) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<PortRange> range, PortRangeOfEnvironment());
+  const SocketAddress source = SourceOf(*info);
+  if (!range.has_value() || source.length() == 0) return OfiEndpoint::Create(&api, std::move(info));
+  absl::StatusOr<std::unique_ptr<OfiEndpoint>> endpoint;
+  LOCKSTEP_RETURN_IF_ERROR(ListenInRange(*range, source, [&](const SocketAddress& at) -> absl::Status {
+    OfiInfo with_port(api.dupinfo(info.get()), {&api});
+    if (with_port == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for a copy of an info");
+    std::memcpy(with_port->src_addr, at.get(), at.length());
+    endpoint = OfiEndpoint::Create(&api, std::move(with_port));
+    return endpoint.status();
+  }));
+  return endpoint;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportOptions options) {
@@ -68,7 +86,7 @@ absl::StatusOr<std::unique_ptr<OfiTransport>> OfiTransport::Create(OfiTransportO
   request.domain = options.domain;
   LOCKSTEP_ASSIGN_OR_RETURN(OfiProvider provider, FindProvider(*options.api, request));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OfiEndpoint> endpoint,
-                            OfiEndpoint::Create(options.api, std::move(provider.info)));
+                            OpenEndpoint(*options.api, std::move(provider.info)));
   SettleSizes(endpoint->info(), &options);
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd events, NewEpoll());
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd timer, NewTimer());

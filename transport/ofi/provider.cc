@@ -155,6 +155,8 @@ absl::StatusCode CodeOf(int error) {
     case FI_ENOSPC:
     case FI_ENOBUFS:
       return absl::StatusCode::kResourceExhausted;
+    case FI_EADDRINUSE:
+      return absl::StatusCode::kAlreadyExists;
     case FI_ENOSYS:
     case FI_EOPNOTSUPP:
       return absl::StatusCode::kUnimplemented;

@@ -48,8 +48,8 @@ absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file);
 absl::StatusOr<const OfiApi*> Ofi();
 
 // What a call returned, a negative errno or libfabric's own: "<attempt>: Connection refused (111)". UNAVAILABLE where a
-// peer or the network is the cause, RESOURCE_EXHAUSTED for memory and queues, UNIMPLEMENTED for what a provider lacks,
-// else INTERNAL.
+// peer or the network is the cause, RESOURCE_EXHAUSTED for memory and queues, ALREADY_EXISTS for a port that is taken, UNIMPLEMENTED for
+// what a provider lacks, else INTERNAL.
 absl::Status OfiStatus(const OfiApi& api, int64_t result, absl::string_view attempt);
 
 // The tags that we use have no more bits than this: some fabrics' have no more.

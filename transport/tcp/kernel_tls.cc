@@ -147,7 +147,7 @@ absl::Status KernelTls::Check() {
 absl::Status KernelTls::Probe() {
   const Deadline deadline = Deadline::AfterMs(1000);
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse("127.0.0.1:0"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any));
+  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd listener, ListenAnywhere(any));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd source, Connect(address, deadline));
   if (const int attached = Attach(source.get()); attached < 0) return ErrnoStatus(-attached, "TCP_ULP tls");
