@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "base/device/devices.h"
 #include "base/env.h"
@@ -32,6 +34,7 @@
 #include "transport/control/control.h"
 #include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
+#include "transport/net/link_speed.h"
 #include "transport/net/port_range.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
@@ -55,6 +58,9 @@ constexpr std::chrono::microseconds kSpin{100};
 constexpr milliseconds kParting{3000};
 // How long a rank that cannot go on looks for rank 0, to tell it.
 constexpr milliseconds kTellingTime{1000};
+
+// The topic of rank 0's message. world_transport.cc uses the topic above it.
+constexpr uint64_t kAddressesTopic = ~uint64_t{1};
 
 // A text that an option gives, or else a variable.
 struct Text {
@@ -242,6 +248,40 @@ std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const I
       interface.rejected.empty() ? "" : absl::StrCat(" (", absl::StrJoin(interface.rejected, "; "), ")"));
 }
 
+// Rank 0 posts its addresses for the other hosts. The first rank of each of them warns if it does not use the fast link to rank 0's host,
+// unless the user has chosen the interface.
+absl::Status WarnOfSlowLink(const WorldSpec& spec, const Settings& settings, const std::vector<Member>& members,
+                            const SocketAddress& own, ControlChannel* control, Deadline deadline) {
+  const std::string& rank_0s = members.front().host_id;
+  const std::string& this_one = members[spec.rank.value()].host_id;
+  const auto same = [](const std::string& id) { return [&id](const Member& member) { return member.host_id == id; }; };
+  if (std::all_of(members.begin(), members.end(), same(rank_0s))) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> machine, ListInterfaceAddresses());
+  if (spec.rank == Rank(0)) {
+    std::vector<std::string> addresses;
+    for (const InterfaceAddress& entry : machine) {
+      if (entry.up && !entry.address.loopback()) addresses.push_back(entry.address.WithPort(0).ToString());
+    }
+    control->PostMessage(ChannelRegistry::kWorldChannel, kAddressesTopic, absl::StrJoin(addresses, " "));
+    return absl::OkStatus();
+  }
+  const bool first_here = std::find_if(members.begin(), members.end(), same(this_one))->rank == spec.rank;
+  if (this_one == rank_0s || !first_here || !settings.interface.value.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto posted,
+                            control->AwaitMessages(ChannelRegistry::kWorldChannel, kAddressesTopic, 1, deadline));
+  std::vector<SocketAddress> addresses;
+  for (const absl::string_view text : absl::StrSplit(posted.front().second, ' ', absl::SkipEmpty())) {
+    // One with the scope of an interface that this machine does not have leads nowhere from here.
+    if (const absl::StatusOr<SocketAddress> address = SocketAddress::Parse(text); address.ok()) {
+      addresses.push_back(*address);
+    }
+  }
+  const std::string faster =
+      FasterInterface(machine, own, addresses, [](const std::string& name) { return SpeedOfInterface(name); });
+  if (!faster.empty()) LOCKSTEP_LOG(kWarning) << "rank " << spec.rank << " reaches rank 0's host by " << faster;
+  return absl::OkStatus();
+}
+
 WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, const WorldSecurity& security,
                                          const ControlChannel& control, const SocketAddress& address) {
   const WorldIdentity self = {spec.rank, spec.size, spec.job_id, control.world_id(),
@@ -410,6 +450,7 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings, security, transport), deadline));
+  LOCKSTEP_RETURN_IF_ERROR(WarnOfSlowLink(spec, settings, members, address, control_.get(), deadline));
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description =

@@ -35,7 +35,7 @@ constexpr char kVariable[] = "LOCKSTEP_PORTS";
 
 class WorldPorts : public ::testing::Test {
  protected:
-  // Ports that were free a moment ago, or may be: a range is of use if enough of it is free.
+  // A range that begins with a port that was free a moment ago. The others may be taken.
   void UseRange(int ports) {
     first_ = FreeAddress()->port();
     if (first_ + ports > 65536) first_ = 65536 - ports;

@@ -47,6 +47,17 @@ bool LinkLocal(const SocketAddress& address) {
   return bytes.bits == 128 && bytes.data[0] == 0xfe && (bytes.data[1] & 0xc0) == 0x80;
 }
 
+// Whether the first bits of two addresses are equal.
+bool Share(int bits, const SocketAddress& one, const SocketAddress& other) {
+  if (one.family() != other.family()) return false;
+  const unsigned char* const a = BytesOf(one.get()).data;
+  const unsigned char* const b = BytesOf(other.get()).data;
+  const int whole_bytes = bits / 8;
+  if (std::memcmp(a, b, static_cast<size_t>(whole_bytes)) != 0) return false;
+  const int rest_bits = bits % 8;
+  return rest_bits == 0 || (a[whole_bytes] ^ b[whole_bytes]) >> (8 - rest_bits) == 0;
+}
+
 // One entry of a selection, without its ^.
 struct Entry {
   enum Kind { kNamePrefix, kNameExactly, kSubnet };
@@ -65,13 +76,7 @@ struct Entry {
       case kSubnet:
         break;
     }
-    if (candidate.address.family() != network.family()) return false;
-    const unsigned char* const a = BytesOf(candidate.address.get()).data;
-    const unsigned char* const b = BytesOf(network.get()).data;
-    const int whole_bytes = prefix_length / 8;
-    if (std::memcmp(a, b, static_cast<size_t>(whole_bytes)) != 0) return false;
-    const int rest_bits = prefix_length % 8;
-    return rest_bits == 0 || (a[whole_bytes] ^ b[whole_bytes]) >> (8 - rest_bits) == 0;
+    return Share(prefix_length, candidate.address, network);
   }
 
   std::string Mismatch() const {
@@ -194,9 +199,17 @@ absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses() {
             .WithPort(0);
     // Running as well: a bridge without members or a card without a cable is "up" and leads nowhere.
     address.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
+    if (entry->ifa_netmask != nullptr) {
+      const AddressBytes mask = BytesOf(entry->ifa_netmask);
+      for (int bit = 0; bit < mask.bits; ++bit) address.prefix_length += mask.data[bit / 8] >> (7 - bit % 8) & 1;
+    }
     result.push_back(std::move(address));
   }
   return result;
+}
+
+bool SameNetwork(const InterfaceAddress& interface, const SocketAddress& address) {
+  return interface.prefix_length > 0 && Share(interface.prefix_length, interface.address, address);
 }
 
 absl::StatusOr<InterfaceChoice> ChooseInterface(const std::vector<InterfaceAddress>& candidates,

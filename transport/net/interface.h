@@ -16,7 +16,11 @@ struct InterfaceAddress {
   std::string name;  // "eth0"
   SocketAddress address;
   bool up = false;
+  int prefix_length = 0;  // of the network that it is in; 0: unknown
 };
+
+// Whether `address` is in the network that the interface has by this address.
+bool SameNetwork(const InterfaceAddress& interface, const SocketAddress& address);
 
 // The machine's addresses, as getifaddrs tells them.
 absl::StatusOr<std::vector<InterfaceAddress>> ListInterfaceAddresses();

@@ -164,7 +164,7 @@ class Determination {
   }
 
   // For a rank and a size from the options. Our variables describe the launcher's job. They fit this world if it is the whole job. A world
-  // of some of the job's processes is on one host if the job is, and nothing else is known of it.
+  // of some of the job's processes is on one host if the job is. Otherwise its hosts are unknown.
   absl::Status TakeLocalOfJob() {
     LOCKSTEP_ASSIGN_OR_RETURN(const Setting rank, Number(kOurs.rank));
     LOCKSTEP_ASSIGN_OR_RETURN(const Setting size, Number(kOurs.size));

@@ -15,7 +15,7 @@
 //                                                  SLURM_STEP_TASKS_PER_NODE
 //
 // Where options say rank and size, LOCKSTEP_LOCAL_RANK and _LOCAL_WORLD_SIZE are read too, unless LOCKSTEP_RANK and _WORLD_SIZE say
-// otherwise: then the launcher's variables describe its job, and this world is a part of it.
+// otherwise: then the launcher's variables describe its job, and this world is another one.
 //
 // The store is that of option store_url, else of LOCKSTEP_STORE, else the source's own. The job's name comes from the options, else
 // from LOCKSTEP_JOB_ID, else from the source. A half-set LOCKSTEP_* family is an error. A half-set foreign one is skipped with a note.
