@@ -26,11 +26,11 @@ class Waits(unittest.TestCase):
     def interrupted(self, call, *arguments, **options):
         """Interrupts the call, which does not end otherwise. Returns on no rank before that was done on all."""
         communicator.barrier()
-        begin = time.monotonic()
         interrupt_soon()
-        with self.assertRaises(KeyboardInterrupt):
+        with self.assertRaises(KeyboardInterrupt) as raised:
             call(*arguments, **options)
-        self.assertLess(time.monotonic() - begin, 10)
+        # An interrupt that arrives after the call's own deadline has that error as its context.
+        self.assertIsNone(raised.exception.__context__)
         communicator.barrier()
 
     def test_of_a_work(self):
@@ -122,12 +122,10 @@ x = array.array('f', [0])
 PEERS = HEAD + '''
 communicator = lockstep.init()
 if communicator.rank == 1:
-    begin = time.monotonic()
     try:
         communicator.all_reduce(x)
     except lockstep.Aborted as error:
         print(error.failed_rank, error.collective, error, sep='; ')
-    assert time.monotonic() - begin < 20
     sys.exit(0)
 '''
 

@@ -284,11 +284,9 @@ def last():
         self.ends('''
 work = communicator.receive(x, asynchronous=True)
 work.on_complete(lambda error: print('told'))
-begin = time.monotonic()
 if os.fork() == 0:
     sys.exit(0)
 assert os.wait()[1] == 0
-assert time.monotonic() - begin < 5
 communicator.barrier()
 ''')
 

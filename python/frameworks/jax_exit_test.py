@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import unittest
 
 import programs
@@ -74,12 +73,11 @@ step(jnp.ones(2)).block_until_ready()
         self.assertIn('no more data', other)
 
     def test_with_a_rank_that_is_killed(self):
-        begin = time.monotonic()
         (status, output), (other, _) = self.run_ranks([
             'program(jnp.ones(2)).block_until_ready()', 'os.kill(os.getpid(), signal.SIGKILL)'])
         self.assertEqual((status, other), (1, -signal.SIGKILL), output)
         self.assertRegex(output, 'all_reduce.*rank 1.*pid')
-        self.assertLess(time.monotonic() - begin, 90)
+        self.assertNotIn('DEADLINE_EXCEEDED', output)
 
     def test_with_gradients_in_flight(self):
         script = '''

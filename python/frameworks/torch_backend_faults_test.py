@@ -7,7 +7,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 import programs
@@ -31,16 +30,14 @@ def begin():
 
 
 def expect(action, *words):
-    """Does it, and exits with 3 unless it raises a DistBackendError with these words, within ten seconds."""
+    """Does it, and exits with 3 unless it raises a DistBackendError with these words, which no deadline caused."""
     import torch.distributed as dist
-    began = time.monotonic()
     try:
         action()
     except dist.DistBackendError as error:
-        late = time.monotonic() - began > 10
-        if all(word in str(error) for word in words) and not late:
+        if all(word in str(error) for word in words) and 'imed out' not in str(error):
             return error
-        print(f'after {time.monotonic() - began:.1f} s: {error}', file=sys.stderr)
+        print(error, file=sys.stderr)
     else:
         print('no error', file=sys.stderr)
     sys.exit(3)
@@ -99,12 +96,12 @@ def is_interrupted():
     if rank == 0:
         for asynchronous in (False, True):
             threading.Timer(.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            began = time.monotonic()
             try:
                 work = dist.all_reduce(torch.ones(1 << 20), async_op=asynchronous)
                 work.wait()
-            except KeyboardInterrupt:
-                if time.monotonic() - began > 5:
+            except KeyboardInterrupt as error:
+                # An interrupt that arrives after the wait's own deadline has that error as its context.
+                if error.__context__ is not None:
                     sys.exit(3)
             else:
                 sys.exit(4)

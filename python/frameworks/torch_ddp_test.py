@@ -977,11 +977,10 @@ class TheEnd(Case):
         if RANK == WORLD - 1:
             module[1].weight.register_hook(lambda gradient: os._exit(0))
             ours(x).sum().backward()
-        begin = time.monotonic()
         with self.assertRaisesRegex(lockstep.Error, f'rank {WORLD - 1}') as raised:
             ours(x).sum().backward()
         self.assertEqual(raised.exception.failed_rank, WORLD - 1)
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertNotIsInstance(raised.exception, lockstep.DeadlineExceeded)
 
 
 def setUpModule():
