@@ -2,7 +2,7 @@
 """What a data-parallel training step costs in PyTorch: torch's DistributedDataParallel over Gloo and over Lockstep's back end, Lockstep's
 DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
 
-    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--profile VARIANT] [mlp resnet18 bert]
+    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--svg FILE] [--profile VARIANT] [mlp resnet18 bert]
 
 One run: the same processes take one step of each variant in turn, in an order that rotates, so that whatever else the machine does hits
 all alike. A step is forward, backward, SGD and zero_grad, behind a barrier; its time is that of the slowest rank. Prints for each model
@@ -25,9 +25,10 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 import lockstep.run
 import models
+import step_chart
 from lockstep.torch import DistributedDataParallel
 
-GLOO, NONE = 'torch, gloo', 'no communication'
+GLOO, NONE = 'torch, gloo', step_chart.NONE
 
 
 def classes_of(outputs):
@@ -101,6 +102,7 @@ def measure(name, steps, batch, gloo, communicator, profiled):
         order = order[1:] + order[:1]
     if communicator.rank == 0:
         report(f'{name}, batches of {len(x)}', module, times)
+    return {variant: statistics.median(of_variant) for variant, of_variant in times.items()}
 
 
 def report(name, module, times):
@@ -137,6 +139,7 @@ def main():
     parser.add_argument('--steps', type=int, default=30, help='rounds that count')
     parser.add_argument('--batch', type=int, help='inputs of a step and rank, which set what it computes; default: by the model')
     parser.add_argument('--quick', action='store_true', help='5 rounds')
+    parser.add_argument('--svg', metavar='FILE', help='draw the medians into this file')
     parser.add_argument('--profile', metavar='VARIANT', help="only this variant, under Python's profiler")
     arguments = parser.parse_args()
     if 'LOCKSTEP_RANK' not in os.environ:
@@ -147,8 +150,12 @@ def main():
     gloo, communicator = dist.new_group(backend='gloo'), lockstep.init()
     if communicator.rank == 0:
         print(f'PyTorch {torch.__version__}, Lockstep {lockstep.__version__}, {arguments.ranks} ranks, {os.cpu_count()} cores')
-    for name in arguments.models:
-        measure(name, 5 if arguments.quick else arguments.steps, arguments.batch, gloo, communicator, arguments.profile)
+    medians = {name: measure(name, 5 if arguments.quick else arguments.steps, arguments.batch, gloo, communicator, arguments.profile)
+               for name in arguments.models}
+    if arguments.svg and communicator.rank == 0:
+        caption = f'PyTorch {torch.__version__}, {arguments.ranks} processes, {os.cpu_count()} cores.'
+        with open(arguments.svg, 'w', encoding='utf-8') as file:
+            file.write(step_chart.draw(medians, caption))
 
 
 if __name__ == '__main__':
