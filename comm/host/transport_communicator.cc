@@ -17,7 +17,7 @@ namespace {
 
 // How long a failure noticed here waits for the coordinator's announcement, which knows the cause better. The coordinator
 // takes half a second at most to look at a suspect.
-constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
+constexpr std::chrono::milliseconds kAnnouncementGrace{5000};
 
 // The coordinator first asks every rank how far it is.
 constexpr std::chrono::milliseconds kLateGrace{5000};

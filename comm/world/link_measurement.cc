@@ -31,7 +31,7 @@ constexpr size_t kHostsMax = 8;
 constexpr uint64_t kMeasurementTopic = ~uint64_t{1};
 
 // How long the coordinator may take to announce what was reported to it.
-constexpr std::chrono::milliseconds kAnnouncementGrace{2000};
+constexpr std::chrono::milliseconds kAnnouncementGrace{5000};
 
 // The processor's part. It works piece by piece on a vector that its fastest caches do not hold, as collectives do.
 constexpr size_t kPieceBytes = kChunkBytes;

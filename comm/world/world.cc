@@ -56,8 +56,8 @@ constexpr std::chrono::microseconds kSpin{100};
 
 // How long rank 0, when the set-up has failed, goes on serving the store that it serves, for others to read why.
 constexpr milliseconds kParting{3000};
-// How long a rank that cannot go on looks for rank 0, to tell it.
-constexpr milliseconds kTellingTime{1000};
+// How long a rank that cannot go on looks for rank 0, to tell it: some round trips of a second.
+constexpr milliseconds kTellingTime{5000};
 
 // The topic of rank 0's message. world_transport.cc uses the topic above it.
 constexpr uint64_t kAddressesTopic = ~uint64_t{1};

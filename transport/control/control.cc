@@ -31,8 +31,9 @@ constexpr milliseconds kLookAgain(500);
 constexpr milliseconds kRetryPause(20);
 // The same where somebody does not have our secret: finding that out costs both ends something.
 constexpr milliseconds kRefusedPause(200);
-// A coordinator that does not answer rank 0 within this is taken for dead, and its address is replaced.
-constexpr milliseconds kProbeTime(1000);
+// A coordinator that does not answer rank 0 within this is taken for dead, and its address is replaced. It may be some round trips of a
+// second away.
+constexpr milliseconds kProbeTime(5000);
 // What stands in the store when a rank comes may be of a set-up that failed, and rank 0 about to try another: it has this long to
 // replace it.
 constexpr milliseconds kBeliefTime(500);
@@ -80,14 +81,21 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
     attempt.status = credentials.status();
     return attempt;
   }
-  absl::StatusOr<UniqueFd> socket = absl::UnavailableError("");
-  do {
-    socket = Connect(record.address, Deadline::Earlier(deadline, Deadline::After(kLookAgain)));
-  } while (absl::IsDeadlineExceeded(socket.status()) && !deadline.passed() && go_on());
-  if (!socket.ok()) {
-    attempt.status = socket.status();
-    return attempt;
+  absl::StatusOr<UniqueFd> socket = StartConnect(record.address);
+  attempt.status = socket.status();
+  if (socket.ok()) attempt.status = FinishConnect(socket->get(), record.address);
+  // One attempt for as long as it takes: another would begin anew what may take longer than the time between two looks.
+  while (absl::IsFailedPrecondition(attempt.status)) {
+    if (deadline.passed() || !go_on()) {
+      attempt.status = absl::DeadlineExceededError(
+          absl::StrCat("connect to ", record.address.ToString(), ": no answer by the deadline"));
+      return attempt;
+    }
+    pollfd entry = {socket->get(), POLLOUT, 0};
+    poll(&entry, 1, Deadline::Earlier(deadline, Deadline::After(kLookAgain)).remaining_ms());
+    attempt.status = FinishConnect(socket->get(), record.address);
   }
+  if (!attempt.status.ok()) return attempt;
   const Member self = ThisProcess(options.rank);
   control::Hello hello;
   hello.job_id = options.job_id;
@@ -265,7 +273,8 @@ class Search {
 
   // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
   absl::optional<Welcomed> TryNewestCoordinator() {
-    const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, Deadline::After(kProbeTime));
+    const Deadline end = deadline_.passed() ? control::WithGrace(deadline_) : Deadline::After(kProbeTime);
+    const absl::StatusOr<std::string> text = store_->Get(control::kAnyJobKey, end);
     const absl::StatusOr<CoordinatorRecord> record =
         text.ok() ? control::DecodeCoordinatorRecord(*text) : text.status();
     if (!record.ok()) return absl::nullopt;
@@ -274,7 +283,7 @@ class Search {
     const Credentials& own = options_.credentials;
     const bool can_ask = own.level == SecurityLevel::kNone || own.secret != nullptr;
     if (can_ask) {
-      attempt = TryCoordinator(options_, *store_, *record, Deadline::After(kProbeTime), [] { return true; });
+      attempt = TryCoordinator(options_, *store_, *record, end, [] { return true; });
     }
     if (attempt.rejected == control::RejectReason::kRefused) {
       other_job_ = absl::StrCat("; ", attempt.status.message());

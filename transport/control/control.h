@@ -28,6 +28,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -128,7 +129,7 @@ class ControlChannel {
   // RETURNS  all members, by rank
   // ERRORS   the same on all ranks that take part:
   //          DEADLINE_EXCEEDED    the earliest deadline of any rank has passed; lists the ranks still missing. If the
-  //                               coordinator does not answer, two seconds later
+  //                               coordinator does not answer, five seconds later
   //          FAILED_PRECONDITION  options differ; names each with the value of each rank ("chunk_bytes: 262144 on ranks 0-2,
   //                               65536 on rank 3")
   absl::StatusOr<std::vector<Member>> Join(const Member& self, absl::Span<const AgreedOption> options,
@@ -163,7 +164,8 @@ class ControlChannel {
   // Posts a text of at most 64 KiB at the coordinator under a topic. Returns at once. Other ranks read it when something in the
   // data tells them to. The coordinator keeps the newest 64 topics.
   void PostMessage(ChannelId channel, uint64_t topic, const std::string& text);
-  // Waits until the topic has `count` messages.
+  // Waits until the topic has `count` messages. A call that ends at its deadline does not lose the answer: the next call with the same
+  // arguments continues its wait, so that short waits succeed over any distance.
   // RETURNS  all of them, in rank order
   // ERRORS   the channel's failure; DEADLINE_EXCEEDED
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic, int count,
@@ -172,7 +174,7 @@ class ControlChannel {
   // Enters monitored barrier number `sequence` of the channel, which `count` ranks are to enter.
   // RETURNS  the ranks that had entered when it ended, in rank order: all, or fewer if a waiting rank's timeout passed.
   //          All ranks get the same list, even those that enter later
-  // ERRORS   the channel's failure; DEADLINE_EXCEEDED if the coordinator does not answer within the timeout and two seconds
+  // ERRORS   the channel's failure; DEADLINE_EXCEEDED if the coordinator does not answer within the timeout and five seconds
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                  std::chrono::milliseconds timeout);
 
@@ -209,6 +211,15 @@ class ControlChannel {
  private:
   using MessageList = std::vector<std::pair<Rank, std::string>>;
   enum class CoordinatorState { kUp, kLeft, kLost };
+  // The arguments of AwaitMessages.
+  struct Wait {
+    ChannelId channel;
+    uint64_t topic;
+    uint32_t count;
+    bool operator==(const Wait& other) const {
+      return channel == other.channel && topic == other.topic && count == other.count;
+    }
+  };
 
   // The thread.
   void Loop(std::vector<control::Message> early);
@@ -275,7 +286,9 @@ class ControlChannel {
   std::string waiting_text_ ABSL_GUARDED_BY(mu_);
   std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
   uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, absl::optional<MessageList>> requests_ ABSL_GUARDED_BY(mu_);  // of AwaitAnswer calls under way
+  std::map<uint64_t, absl::optional<MessageList>> requests_
+      ABSL_GUARDED_BY(mu_);                                                // of AwaitAnswer calls and open_waits_
+  std::deque<std::pair<Wait, uint64_t>> open_waits_ ABSL_GUARDED_BY(mu_);  // with their requests, the oldest first
 
   std::unique_ptr<control::Coordinator> coordinator_;
   Thread thread_;

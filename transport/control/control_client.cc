@@ -25,9 +25,11 @@ using std::chrono::milliseconds;
 // What waits for the thread, or for a coordinator that does not read, before further messages are dropped.
 constexpr size_t kQueuedBytesMax = size_t{8} << 20;
 // What Join waits beyond its deadline for the coordinator to say the same to all ranks.
-constexpr milliseconds kVerdictTime(2000);
+constexpr milliseconds kVerdictTime(5000);
 constexpr milliseconds kHindranceInterval(250);
 constexpr size_t kChannelsPerPong = 4096;
+// Calls of AwaitMessages that ended at their deadlines, whose answers are kept. The coordinator keeps 64 waits of a rank.
+constexpr size_t kOpenWaitsMax = 16;
 constexpr size_t kTextBytesMax = size_t{64} << 10;
 
 // How long all of a process's clients may hold up its exit.
@@ -284,11 +286,27 @@ absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitMessages(Channe
                                                                           Deadline deadline) {
   if (forked()) return absl::FailedPreconditionError("the control channel belongs to the parent process");
   MutexLock lock(&mu_);
-  const uint64_t request = ++last_request_;
-  PostLocked(control::AwaitMessages{request, channel, topic, static_cast<uint32_t>(std::max(count, 0))});
+  const Wait wait = {channel, topic, static_cast<uint32_t>(std::max(count, 0))};
+  const auto found =
+      std::find_if(open_waits_.begin(), open_waits_.end(), [&](const auto& open) { return open.first == wait; });
+  uint64_t request = 0;
+  if (found != open_waits_.end()) {
+    request = found->second;
+    open_waits_.erase(found);
+  } else {
+    request = ++last_request_;
+    PostLocked(control::AwaitMessages{request, channel, topic, wait.count});
+  }
   absl::StatusOr<MessageList> messages = AwaitAnswer(request, channel, deadline);
-  if (!absl::IsDeadlineExceeded(messages.status())) return messages;
-  PostLocked(control::DropMessages{request});
+  if (!absl::IsDeadlineExceeded(messages.status()) || count < 1) return messages;
+  // The answer may be on its way: a caller that asks again and again, each time for less than the round trip, must get it.
+  requests_.try_emplace(request);
+  open_waits_.emplace_back(wait, request);
+  if (open_waits_.size() > kOpenWaitsMax) {
+    PostLocked(control::DropMessages{open_waits_.front().second});
+    requests_.erase(open_waits_.front().second);
+    open_waits_.pop_front();
+  }
   return absl::DeadlineExceededError(
       absl::StrCat("fewer than ", count, " messages on topic ", topic, " of channel ", channel));
 }

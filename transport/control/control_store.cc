@@ -22,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStoreTime(5000);
-// Rank 0 may be about to come.
-constexpr milliseconds kTellingTime(1000);
+// Rank 0 may be about to come, and the store may be far away: some round trips of a second.
+constexpr milliseconds kTellingTime(5000);
 constexpr milliseconds kPause(20);
 // Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
 constexpr int64_t kFailureSeconds = 60;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/rank.h"
 #include "transport/control/control_protocol.h"
 #include "transport/control/control_types.h"
@@ -31,6 +32,11 @@ inline constexpr char kAnyJobKey[] = "control";
 std::string StoreKey(absl::string_view job_id);
 // What stands under kAnyJobKey: ranks of other jobs read it.
 std::string AnyJobText(CoordinatorRecord record);
+
+// Until when a rank whose set-up ends at `deadline` may use the store to notify the others.
+inline Deadline WithGrace(Deadline deadline) {
+  return deadline.infinite() ? deadline : Deadline::At(deadline.time() + std::chrono::seconds(1));
+}
 
 // This process as errors name it before it has joined.
 Member ThisProcess(Rank rank);
@@ -45,7 +51,7 @@ void EndSetup(Store* store, const std::string& key, const absl::optional<Coordin
               const absl::Status& result, std::vector<int> untold, std::chrono::milliseconds parting);
 
 // For any other rank that fails before it has reached the coordinator: replaces the coordinator's record by the failure, where
-// rank 0 and the ranks that look for the coordinator find it. If there is no record, waits a second for it. A record of a later
+// rank 0 and the ranks that look for the coordinator find it. If there is no record, waits five seconds for it. A record of a later
 // attempt stays.
 void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure);
 

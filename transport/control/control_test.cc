@@ -43,10 +43,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -665,6 +667,19 @@ TEST_P(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("fewer than 2 messages on topic 100 of channel 7")));
   world[0].Report(7, absl::InternalError("why"));
   EXPECT_THAT(world[1].AwaitMessages(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
+}
+
+// As over a distance at which every answer comes after the wait for it has ended.
+TEST_P(ControlChannelTest, WaitsThatAreTooShortForAnAnswerGetItInTheEnd) {
+  World world(2, credentials());
+  world[0].PostMessage(7, 1, "zero");
+  for (const Deadline soon = Soon(); !soon.passed();) {
+    const auto messages = world[1].AwaitMessages(7, 1, 1, Deadline::Now());
+    if (absl::IsDeadlineExceeded(messages.status())) continue;
+    EXPECT_THAT(messages, IsOkAndHolds(ElementsAre(Pair(Rank(0), "zero"))));
+    return;
+  }
+  FAIL() << "every wait was begun anew";
 }
 
 TEST_P(ControlChannelTest, AHandlerMayCallTheChannel) {

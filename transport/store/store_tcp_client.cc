@@ -18,8 +18,9 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kReceiveBytes = size_t{64} << 10;
-// For one attempt at one of several addresses: a host that is down must not use up the time of the next.
-constexpr int kAttemptMs = 3000;
+// For the first attempt at one of several addresses: a host that is down must not use up the time of the next. Each round allows twice
+// as long, so that a handshake over a slow path succeeds in the end.
+constexpr std::chrono::milliseconds kAttemptTime(3000);
 constexpr std::chrono::milliseconds kPauseMin(2);
 constexpr std::chrono::milliseconds kPauseMax(100);
 
@@ -53,6 +54,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
   *refusal = Refusal::kCount;
   const std::string url = absl::StrCat("tcp://", HostPortText(server));
   std::chrono::milliseconds pause = kPauseMin;
+  std::chrono::milliseconds attempt_time = kAttemptTime;
   for (int rounds = 1;; ++rounds) {
     // Asked again each time: the name of a server that is being started may appear late, or move.
     absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
@@ -62,7 +64,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     if (!addresses.ok()) addresses = std::vector<SocketAddress>();
     for (const SocketAddress& address : *addresses) {
       const Deadline attempt =
-          addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::AfterMs(kAttemptMs));
+          addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::After(attempt_time));
       Refusal why = Refusal::kCount;
       absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, &why);
       if (connection.ok()) {
@@ -91,6 +93,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     }
     std::this_thread::sleep_until(resume);
     pause = std::min(pause * 2, kPauseMax);
+    // A round in which nothing was waited for tells nothing of the path.
+    if (absl::IsDeadlineExceeded(last)) attempt_time *= 2;
   }
 }
 

@@ -1,0 +1,80 @@
+// One rank of a world whose hosts are far apart, for tests/distance_test.sh: distant_rank END.
+//
+//   END     after some steps
+//   leave   all ranks destroy the world
+//   die     the last rank is killed, and the others must be told that it died
+//   stop    the last rank is stopped, and the others must be told that it is unresponsive
+//
+// Place and store are in the environment. Exits with 0 if all was as it should be.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "base/types/dtype.h"
+#include "comm/communicator.h"
+#include "comm/schedule/schedule.h"
+#include "comm/world/world.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status Step(Communicator* self, size_t count) {
+  std::vector<float> data(count, 1.0f);
+  LOCKSTEP_RETURN_IF_ERROR(
+      self->Run(MakeRequest(Collective::kAllReduce, DType::kF32, count, data.data(), data.data())));
+  for (const float value : data) {
+    if (value != self->size()) return absl::DataLossError(absl::StrCat("the sum is ", value, ", not ", self->size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunRank(absl::string_view end) {
+  WorldOptions options;
+  options.setup_timeout = std::chrono::minutes(2);
+  options.timeout = std::chrono::minutes(2);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Create(options));
+  Communicator* const self = world->communicator();
+  for (const size_t count : {10, 100'000, 10}) LOCKSTEP_RETURN_IF_ERROR(Step(self, count));
+  if (end == "leave") return absl::OkStatus();
+  const int last = self->size() - 1;
+  if (self->rank() == Rank(last)) (void)raise(end == "die" ? SIGKILL : SIGSTOP);
+  absl::Status status;
+  while (status.ok()) status = Step(self, 10);
+  const std::string what = absl::StrCat(") ", end == "die" ? "died: " : "is unresponsive: no heartbeat for ");
+  const bool named = absl::IsAborted(status) && absl::StrContains(status.message(), what) &&
+                     absl::StrContains(status.message(), absl::StrCat("rank ", last, " (host "));
+  return named ? absl::OkStatus() : Annotate(status, "not what it should be told");
+}
+
+// In a child, which may die.
+int Main(absl::string_view end) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status status = RunRank(end);
+    if (!status.ok()) std::cerr << status << std::endl;
+    return status.ok() ? 0 : 1;
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, WUNTRACED) != child) return 1;
+  // A stopped child ends with its namespace.
+  if (WIFSTOPPED(status) || (end == "die" && WIFSIGNALED(status))) return 0;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) { return argc == 2 ? lockstep::Main(argv[1]) : 2; }
