@@ -58,8 +58,11 @@ static void CountRelease(void* context) {
 static void TestErrorsAndNulls(void) {
   lockstep_communicator* communicator = NULL;
   lockstep_communicator_options options;
+  char version[64];
   CHECK(lockstep_version() == LOCKSTEP_VERSION);
-  CHECK(strncmp(lockstep_version_text(), "0.2.0 (commit ", 14) == 0);
+  snprintf(version, sizeof version, "%d.%d.%d (commit ", LOCKSTEP_VERSION_MAJOR, LOCKSTEP_VERSION_MINOR,
+           LOCKSTEP_VERSION_PATCH);
+  CHECK(strncmp(lockstep_version_text(), version, strlen(version)) == 0);
   CHECK(lockstep_error_code(NULL) == LOCKSTEP_OK);
   CHECK(lockstep_error_create(LOCKSTEP_OK, "well") == NULL);
   FAILS(lockstep_error_create(LOCKSTEP_DATA_LOSS, "it burnt"), LOCKSTEP_DATA_LOSS, "it burnt");

@@ -10,6 +10,10 @@ mv "$work/first" "$work/prefix"
 prefix=$work/prefix
 [[ $(readlink "$prefix/lib/liblockstep.so") == liblockstep.so.1 ]] || { echo 'FAILED: links'; exit 1; }
 if grep -rIl "$work/first" "$prefix"; then echo 'FAILED: these know where they were installed'; exit 1; fi
+version=$(awk '/^#define LOCKSTEP_VERSION_(MAJOR|MINOR|PATCH)/ {printf "%s%s", dot, $3; dot = "."}' "$prefix/include/lockstep.h")
+for file in pkgconfig/lockstep.pc cmake/lockstep/lockstep-config-version.cmake; do
+  grep -qE "(Version:|PACKAGE_VERSION) \"?$version" "$prefix/lib/$file" || { echo "FAILED: $file has another version than lockstep.h"; exit 1; }
+done
 
 # What a user does. Arguments: a folder for what is built.
 cat >"$work/use" <<USE
@@ -49,7 +53,7 @@ if command -v cmake >/dev/null; then
   cat >CMakeLists.txt <<CMAKE
 cmake_minimum_required(VERSION 3.10)
 project(example C)
-find_package(lockstep 0.2 REQUIRED)
+find_package(lockstep 0.3 REQUIRED)
 add_executable(two_ranks $example)
 target_link_libraries(two_ranks lockstep::lockstep)
 CMAKE

@@ -1,7 +1,7 @@
-/* A client of the C ABI, built against the header of any version from 0.2 on and run with today's library. It passes every struct
+/* A client of the C ABI, built against the header of any version from 0.3 on and run with today's library. It passes every struct
  * that states its size, in both directions, with guards around those that the library writes; two ranks, as threads.
  *
- * LOCKSTEP_HEADER names the header. Only fields of the first 0.2 header but the last of each struct are used. */
+ * LOCKSTEP_HEADER names the header. Only fields of the first 0.3 header but the last of each struct are used. */
 
 #define _POSIX_C_SOURCE 200809L
 
