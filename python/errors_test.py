@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import unittest
 
 import lockstep
@@ -57,6 +59,20 @@ class Errors(unittest.TestCase):
             with self.subTest(given), self.assertRaisesRegex(kind, text):
                 lockstep.init(**given)
         lockstep.init(world_size=None, job_id='', deterministic=True).close()
+
+    def test_free_threaded_python_is_told_what_to_do(self):
+        # As in such an interpreter: the configuration, and no module under the name of the extension.
+        program = '''
+import sys, sysconfig
+sysconfig.get_config_vars()['Py_GIL_DISABLED'] = {free_threaded}
+sys.modules['lockstep._native'] = None
+import lockstep
+'''
+        for free_threaded, text in ((1, 'ImportError: lockstep does not support free-threaded Python: .*use a build with the GIL'),
+                                    (0, 'ModuleNotFoundError: .*lockstep._native')):
+            ended = subprocess.run([sys.executable, '-c', program.format(free_threaded=free_threaded)], capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 1)
+            self.assertRegex(ended.stderr.splitlines()[-1], text)
 
 
 if __name__ == '__main__':

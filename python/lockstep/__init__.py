@@ -10,7 +10,14 @@ Python objects. lockstep.reducer averages gradients while the backward pass stil
     python -m lockstep.run -n 4 script.py    starts 4 ranks on this host
 """
 
-from lockstep._native import ffi as _ffi
+try:
+    from lockstep._native import ffi as _ffi
+except ModuleNotFoundError as _error:
+    import sysconfig as _sysconfig
+    if _sysconfig.get_config_var('Py_GIL_DISABLED'):
+        raise ImportError('lockstep does not support free-threaded Python: its extension uses the stable ABI (abi3), which free-threaded '
+                          'builds of CPython do not load; use a build with the GIL (python3.13, not python3.13t)') from _error
+    raise
 from lockstep._native import lib as _lib
 from lockstep.communicator import (AND, ANY_SOURCE, ANY_TAG, AVG, CUDA, EVERY_RANK, HOST, MAX, MIN, OR, PREMUL_SUM, PROD, SUM, XOR,
                                    Communicator, Memory, Message, Work, init)
