@@ -17,5 +17,6 @@ def _require_torch():
 
 _require_torch()
 
+from lockstep.torch.launched import init  # noqa: E402
 from lockstep.torch.parallel import DistributedDataParallel  # noqa: E402
 from lockstep.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
