@@ -165,6 +165,15 @@ lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator,
   });
 }
 
+lockstep_error* lockstep_communicator_set_timeout(lockstep_communicator* communicator, int64_t timeout_ms) {
+  return Guard(communicator, [&]() -> absl::Status {
+    if (timeout_ms <= 0)
+      return absl::InvalidArgumentError(absl::StrCat("timeout_ms is ", timeout_ms, "; pass at least 1"));
+    communicator->get()->SetTimeout(std::chrono::milliseconds(timeout_ms));
+    return absl::OkStatus();
+  });
+}
+
 lockstep_error* lockstep_communicator_flight_records(const lockstep_communicator* communicator, char** out_text) {
   return CopyOut(communicator, out_text, &lockstep::Communicator::FlightRecords);
 }

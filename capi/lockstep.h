@@ -293,6 +293,13 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_status(const lockstep_comm
 /* Fails all operations in flight and all later ones, on every rank, with ABORTED and this reason. Does not wait. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason);
 
+/* Changes the timeout of this rank's later operations that name none: timeout_ms of its options. Communicators that are made from this
+ * one later inherit it.
+ *   ERRORS   INVALID_ARGUMENT  timeout_ms is less than 1
+ *   THREADS  any */
+LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_set_timeout(lockstep_communicator* communicator,
+                                                                  int64_t timeout_ms);
+
 /* Describes how ranks are connected, and why. Free the text by lockstep_string_free. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_describe(const lockstep_communicator* communicator,
                                                                char** out_text);

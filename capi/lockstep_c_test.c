@@ -165,6 +165,8 @@ static void TestDlpack(void) {
 static void TestWorldOfOne(void) {
   lockstep_communicator* communicator = Alone();
   UseEverything(communicator, 0);
+  OK(lockstep_communicator_set_timeout(communicator, 60000));
+  INVALID(lockstep_communicator_set_timeout(communicator, 0), "at least 1");
   OK(lockstep_communicator_abort(communicator, "enough"));
   FAILS(lockstep_barrier(communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "enough");
   FAILS(lockstep_communicator_status(communicator), LOCKSTEP_ABORTED, "enough");

@@ -256,6 +256,12 @@ class Communicator {
   }
   virtual void Release() { holder_.store(nullptr, std::memory_order_relaxed); }
 
+  // The timeout of later calls that name none. Communicators that are split from this one inherit it.
+  // THREADS  any
+  virtual void SetTimeout(std::chrono::milliseconds timeout) {
+    timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+  }
+
   // OK, or UNIMPLEMENTED for what this back end cannot do.
   virtual absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const = 0;
 
@@ -303,7 +309,15 @@ class Communicator {
   virtual std::string Describe() const = 0;
 
  protected:
-  Communicator() = default;
+  explicit Communicator(std::chrono::milliseconds timeout = std::chrono::minutes(30)) : timeout_ms_(timeout.count()) {}
+
+  std::chrono::milliseconds timeout() const {
+    return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+  }
+  // `given`, or timeout() if that is 0.
+  std::chrono::milliseconds TimeoutOr(std::chrono::milliseconds given) const {
+    return given.count() > 0 ? given : timeout();
+  }
 
   // The first check of every call that Hold restricts.
   absl::Status CheckHeld(bool by_holder) const {
@@ -316,6 +330,7 @@ class Communicator {
   static absl::Status HeldError(const char* holder);
 
   std::atomic<const char*> holder_{nullptr};  // relaxed: orders no other memory
+  std::atomic<int64_t> timeout_ms_;           // relaxed, too
   std::atomic<bool> left_{false};
 };
 

@@ -88,6 +88,7 @@ class NotingCommunicator : public Communicator {
   absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const override {
     return inner_->Supports(collective, dtype, op);
   }
+  void SetTimeout(std::chrono::milliseconds timeout) override { inner_->SetTimeout(timeout); }
   bool Hold(const char* holder) override { return inner_->Hold(holder); }
   void Release() override { inner_->Release(); }
   absl::Status status() const override { return inner_->status(); }

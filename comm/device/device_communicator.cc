@@ -148,7 +148,7 @@ class DeviceCommunicator::Prepared : public PreparedCollective {
 };
 
 DeviceCommunicator::DeviceCommunicator(HostPart host, Device* device, std::chrono::milliseconds timeout)
-    : host_(std::move(host)), device_(device), timeout_(timeout), failure_(std::make_shared<DeviceFailure>()) {}
+    : Communicator(timeout), host_(std::move(host)), device_(device), failure_(std::make_shared<DeviceFailure>()) {}
 
 DeviceCommunicator::~DeviceCommunicator() { failure_->Close(); }
 

@@ -107,6 +107,10 @@ class DeviceCommunicator : public Communicator {
     return host_->AwaitMessages(topic, count, deadline);
   }
   absl::Status MonitoredBarrier(std::chrono::milliseconds timeout, std::vector<Rank>* missing) override;
+  void SetTimeout(std::chrono::milliseconds timeout) override {
+    Communicator::SetTimeout(timeout);
+    host_->SetTimeout(timeout);
+  }
   std::string FlightRecords() const override { return host_->FlightRecords(); }
 
   // From now on every call checks that its buffers are where it says (base/device/devices.h): INVALID_ARGUMENT otherwise. Subgroups
@@ -159,7 +163,6 @@ class DeviceCommunicator : public Communicator {
   // ---- For back ends.
 
   Communicator* host() const { return host_.get(); }
-  std::chrono::milliseconds timeout() const { return timeout_; }
 
   // Sets status(), if it is OK, aborts the host communicator and calls OnFailure. Any thread, without locks. A back end must
   // itself notice a failure of the host communicator alone, by status().
@@ -204,7 +207,6 @@ class DeviceCommunicator : public Communicator {
   const HostPart host_;
   bool check_pointers_ = false;
   Device* const device_;
-  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
 
   std::atomic<bool> ended_{false};  // OnFailure was called, or will never be

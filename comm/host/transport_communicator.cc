@@ -107,7 +107,8 @@ std::vector<Rank> AllRanks(int size) {
 
 TransportCommunicator::TransportCommunicator(ProgressEngine* engine, ControlChannel* control,
                                              TransportCommunicatorOptions options)
-    : engine_(engine),
+    : Communicator(options.timeout),
+      engine_(engine),
       control_(control),
       options_(std::move(options)),
       rank_(RankIn(options_.ranks, engine->transport()->rank())),
@@ -289,7 +290,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->record = nullptr;
   started_.store(sequence, std::memory_order_relaxed);
   if (ABSL_PREDICT_FALSE(size_ == 1)) return CopyAlone(call);
-  const std::chrono::milliseconds timeout = request.timeout.count() > 0 ? request.timeout : options_.timeout;
+  const std::chrono::milliseconds timeout = TimeoutOr(request.timeout);
   // Messages fall through: they are the longer way, and a jump would be a good part of posting a short one.
   const bool in_shared_memory = ABSL_PREDICT_FALSE(UsesSharedMemory(call->signature.algorithm));
   const bool begins = in_shared_memory && memory_executor_->idle();
@@ -576,7 +577,7 @@ absl::Status TransportCommunicator::MonitoredBarrier(std::chrono::milliseconds t
     MutexLock lock(mu());
     if (!status_.ok()) return Over(operation);
   }
-  if (timeout.count() <= 0) timeout = options_.timeout;
+  timeout = TimeoutOr(timeout);
   const uint64_t sequence = monitored_barriers_.fetch_add(1, std::memory_order_relaxed) + 1;
   absl::StrAppend(&operation.text, " #", sequence);
   operation.info.sequence = sequence;

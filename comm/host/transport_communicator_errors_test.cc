@@ -447,6 +447,17 @@ TEST(TransportCommunicatorErrors, AnOperationsDeadlineEndsIt) {
   }
 }
 
+TEST(TransportCommunicatorErrors, AChangedTimeoutIsThatOfLaterOperationsWithoutOne) {
+  LoopbackWorld world(2, {}, Options());
+  Communicator& self = *world.communicator(0);
+  self.SetTimeout(milliseconds(40));
+  Buffers buffers;
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Work work, self.Start(buffers.Request(Collective::kAllReduce)));
+  EXPECT_THAT(work.Wait(Deadline::AfterMs(20'000)),
+              StatusIs(Code::kDeadlineExceeded, ::testing::EndsWith(": did not finish in time")));
+  EXPECT_TRUE(work.done()) << "its own deadline ended it, and not that of the wait";
+}
+
 // The first call has time; the one behind it in the queue has not.
 TEST(TransportCommunicatorErrors, TheEarliestDeadlineCounts) {
   LoopbackWorld world(2, {}, Options());

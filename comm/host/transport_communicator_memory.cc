@@ -196,7 +196,7 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> TransportCommunicator::Allocate
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<SymmetricArena> arena,
                             MakeArena(ChannelRegistry::MemoryOf(*leader, static_cast<uint32_t>(number)), bytes,
-                                      /*huge_pages=*/true, Deadline::After(options_.timeout)));
+                                      /*huge_pages=*/true, Deadline::After(timeout())));
   {
     MutexLock lock(mu());
     if (!status_.ok()) return Over({"allocating memory", {}});

@@ -33,7 +33,7 @@ absl::StatusOr<Ref<TransportCommunicator::CallState>> TransportCommunicator::Sta
 }
 
 void TransportCommunicator::LaunchMessage(std::unique_ptr<Message> message, bool background) {
-  message->deadline = Deadline::After(message->timeout.count() > 0 ? message->timeout : options_.timeout);
+  message->deadline = Deadline::After(TimeoutOr(message->timeout));
   message->background = background;
   engine_->NoteDeadline(message->deadline);
   if (background) engine_->AddBackgroundWork();

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
     if (requests[r].color == color) members.push_back(r);
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return requests[a].key < requests[b].key; });
-  if (members.size() == 1) return std::make_unique<SelfCommunicator>(options_.flight_records, options_.timeout);
+  if (members.size() == 1) return std::make_unique<SelfCommunicator>(options_.flight_records, timeout());
   const int leader = *std::min_element(members.begin(), members.end(),
                                        [&](int a, int b) { return TransportRank(Rank(a)) < TransportRank(Rank(b)); });
   const Rank leader_rank = TransportRank(Rank(leader));
@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
   }
 
   TransportCommunicatorOptions part = options_;
+  part.timeout = timeout();
   part.channel = ChannelRegistry::ChannelOf(leader_rank, requests[leader].number);
   std::vector<Rank> ranks_here;
   for (const int member : members) ranks_here.emplace_back(member);
@@ -66,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TransportCommunicator::Split(int c
   if (memory == ChannelRegistry::kMemoriesMax) part.shared_memory = nullptr;
   auto communicator = std::make_unique<TransportCommunicator>(engine_, control_, std::move(part));
   const absl::Status shared =
-      communicator->ShareMemory(ChannelRegistry::MemoryOf(leader_rank, memory), Deadline::After(options_.timeout));
+      communicator->ShareMemory(ChannelRegistry::MemoryOf(leader_rank, memory), Deadline::After(timeout()));
   // A rank that had it earlier may have ended it by now: then it is there, and every call says so.
   if (!shared.ok() && communicator->status().ok()) return Annotate(shared, "splitting a communicator");
   return communicator;

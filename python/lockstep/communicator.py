@@ -136,6 +136,11 @@ class Communicator(ObjectCalls):
         """Fails all operations under way and all later ones, on every rank, with Aborted and this text. Does not wait."""
         check(self._call(lib.lockstep_communicator_abort, reason.encode(errors='replace')))
 
+    def set_timeout(self, seconds):
+        """Changes the timeout of this rank's later collectives and messages that name none. What is made from the communicator later
+        inherits it."""
+        check(self._call(lib.lockstep_communicator_set_timeout, _milliseconds(seconds)))
+
     def describe(self):
         """A text: how ranks are connected, and why."""
         return self._text(lib.lockstep_communicator_describe)

@@ -239,7 +239,7 @@ absl::Status NcclCommunicator::IssueOnDevice(absl::Span<const DeviceCall> calls,
 absl::Status NcclCommunicator::Launch(absl::Span<const DeviceCall> calls, Stream* stream) {
   std::chrono::milliseconds timeout = std::chrono::milliseconds::max();
   for (const DeviceCall& call : calls) {
-    timeout = std::min(timeout, TimeoutOf(call).count() > 0 ? TimeoutOf(call) : options_.timeout);
+    timeout = std::min(timeout, TimeoutOr(TimeoutOf(call)));
   }
   LOCKSTEP_RETURN_IF_ERROR(Plan(calls, stream));
   const Deadline deadline = Deadline::After(timeout);

@@ -328,8 +328,7 @@ absl::Status StagedCommunicator::Exchange(Call* call, size_t index) {
   const uint64_t number = own ? call->first + index : call->last();  // one beyond its own has nothing in its slot
   if (own) LOCKSTEP_RETURN_IF_ERROR(AwaitFilled(number));
   if (index == 0) {
-    const std::chrono::milliseconds timeout = call->plan.request().timeout;
-    call->deadline = Deadline::After(timeout.count() > 0 ? timeout : options_.timeout);
+    call->deadline = Deadline::After(TimeoutOr(call->plan.request().timeout));
     if (!call->plan.ranks_know_pieces()) LOCKSTEP_RETURN_IF_ERROR(AgreeOnPieces(call));
   }
   call->plan.MakePiece(index, staging_->slot(number).data, &piece_);
@@ -340,7 +339,7 @@ absl::Status StagedCommunicator::Exchange(Call* call, size_t index) {
 // issued is not copied in; an event for each slot would be no better, since it stands for a later copy once that is
 // issued.
 absl::Status StagedCommunicator::AwaitFilled(uint64_t number) {
-  const Deadline deadline = Deadline::After(options_.timeout);
+  const Deadline deadline = Deadline::After(timeout());
   const auto filled = [&] { return HasComeTo(staging_->filled()->load(std::memory_order_acquire), Word(number)); };
   while (!PollUntil(Deadline::Earlier(deadline, Deadline::AfterMs(kLookMs)), filled)) {
     LOCKSTEP_RETURN_IF_ERROR(failure()->status());
