@@ -12,9 +12,10 @@
 //   lockstep_mark_ready         gradient, token -> mark                         option: the parameter
 //   lockstep_end_backward       marks -> averages, token
 //
-// A token orders the calls of a communicator. It is a float32: the number of the call that returned it, or 0, which
+// A token orders the calls of a process. It is a float32: the number of the call that returned it, or 0, which
 // promises nothing. A call whose token is older than the communicator's last call fails: nothing orders the two, and
-// ranks might make them in different orders.
+// ranks might make them in different orders. It also fails if its token is older than that of another communicator's last
+// call with a token: XLA has few threads, and calls that wait in them for other ranks can keep each other from beginning.
 //
 // Of XLA there is only its C header, whose versions 0.1 to 0.3 (jaxlib 0.5 to 0.10) agree in all that is used here.
 //
@@ -110,7 +111,7 @@ int64_t Age(float token, int64_t calls) {
   return age < 0 ? age + kTokens : age;
 }
 
-constexpr char kRemedy[] = ": give each call the token of the one before it";
+constexpr char kRemedy[] = ": give each call the token of the one before it, whatever their communicators are";
 
 // ---- Handles
 
@@ -134,6 +135,8 @@ struct Table {
   std::condition_variable left;  // a slot has no more users
   std::deque<Slot> slots;        // never shrinks: programs keep their numbers
   int64_t calls = 0;             // of the process that returned
+  int64_t last_ordered = 0;      // the number of the last of them that had a token
+  int ordered_now = 0;           // calls with a token that are under way
 };
 
 Table& TheTable() {
@@ -166,6 +169,7 @@ class Use {
   ~Use() {
     if (slot_ == nullptr) return;
     const std::lock_guard<std::mutex> lock(table_.mu);
+    if (ordered_) --table_.ordered_now;
     if (--slot_->users == 0) table_.left.notify_all();
   }
 
@@ -176,24 +180,39 @@ class Use {
   const std::string& refusal() const { return refusal_; }
   Slot& slot() { return *slot_; }
 
-  // Whether a call with this token comes after the slot's last one. Of a token that many calls came after it cannot tell, nor of a sum
-  // of tokens, which may be a token's gradient.
-  bool IsOrdered(float token) {
+  // Begins a call with this token. Returns why it may not begin, or "". If more than half of all tokens were given out since, it cannot
+  // tell, and neither for a sum of tokens, which may be a token's gradient.
+  std::string Begin(float token) {
     const std::lock_guard<std::mutex> lock(table_.mu);
+    if (token == 0) return "";
     const int64_t age = Age(token, table_.calls);
-    return token == 0 || slot_->last_call == 0 || age >= kTokens / 2 || table_.calls - age >= slot_->last_call;
+    const bool known = age < kTokens / 2;
+    if (known && table_.calls - age < slot_->last_call) {
+      return "its token is older than the last call of this communicator" + std::string(kRemedy);
+    }
+    if (table_.ordered_now > 0 || (known && table_.calls - age < table_.last_ordered)) {
+      // Another rank may have begun this call, and would wait.
+      const std::string why = "its token is older than the last call of another communicator" + std::string(kRemedy);
+      lockstep_error_free(lockstep_communicator_abort(slot_->communicator, why.c_str()));
+      return why;
+    }
+    ordered_ = true;
+    ++table_.ordered_now;
+    return "";
   }
 
-  // The token of this call.
-  float NextToken() {
+  // Returns the token of this call, which had the given one. That of a reducer is not checked, and does not count.
+  float NextToken(float token = 0) {
     const std::lock_guard<std::mutex> lock(table_.mu);
     slot_->last_call = ++table_.calls;
+    if (token != 0) table_.last_ordered = table_.calls;
     return static_cast<float>((slot_->last_call - 1) % kTokens + 1);
   }
 
  private:
   Table& table_;
   Slot* slot_ = nullptr;
+  bool ordered_ = false;  // counted in ordered_now
   std::string refusal_;
 };
 
@@ -210,14 +229,14 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const char* name, Collective collec
   if (AnswersVersion(frame)) return nullptr;
   Use use(frame);
   if (!use.refusal().empty()) return Refuse(frame, name, use.refusal());
-  if (!use.IsOrdered(*static_cast<float*>(Operand(frame, 1)->data))) {
-    return Refuse(frame, name, "its token is older than the last call of this communicator" + std::string(kRemedy));
-  }
+  const float token = *static_cast<float*>(Operand(frame, 1)->data);
+  const std::string unordered = use.Begin(token);
+  if (!unordered.empty()) return Refuse(frame, name, unordered);
   const int64_t dtype = Attribute(frame, "dtype");
   const lockstep_tensor input = View(Operand(frame, 0), dtype), output = View(Result(frame, 0), dtype);
   const int32_t option = static_cast<int32_t>(Attribute(frame, "option"));
   lockstep_error* error = collective(use.slot().communicator, &input, &output, option);
-  *static_cast<float*>(Result(frame, 1)->data) = use.NextToken();
+  *static_cast<float*>(Result(frame, 1)->data) = use.NextToken(token);
   return TakeError(frame, error);
 }
 

@@ -154,6 +154,23 @@ class Collectives(unittest.TestCase):
         self.assertEqual(y.tolist(), [1 + (SIZE - 1) ** 2] * 2)
         half.close()
 
+    def test_communicators_without_an_order_are_refused(self):
+        parts = [communicator.duplicate() for _ in range(2)]
+
+        @jax.jit
+        def program(x, tokens):
+            return [all_reduce(x, part, token=token)[1] for part, token in zip(parts, tokens)]
+
+        tokens = [all_reduce(jnp.ones(2), part)[1] for part in parts]
+        jax.block_until_ready(tokens)
+        # A rank that has begun the call which another one refuses is aborted, with the same reason.
+        with self.assertRaisesRegex(Exception, '(FAILED_PRECONDITION|ABORTED): .*its token is older than the last call of another communica'
+                                               'tor: give each call the token of the one before it, whatever their communicators are'):
+            for _ in range(2):
+                tokens = jax.block_until_ready(program(jnp.ones(2), tokens))
+        for part in parts:
+            part.close()
+
 
 class Batches(unittest.TestCase):
 

@@ -12,9 +12,11 @@
 A call works in jit, grad, vmap and scan. It is for arrays on the CPU. The communicator is part of the program, not an argument of it.
 
 TOKENS  XLA runs calls in any order, unless one needs what another returns. But all ranks must make the calls of a communicator in one
-    order. So each call takes the token that the call before it returned. A call without one (None) runs when its data is there: good for
-    the only call of a program. Pass tokens on between programs, too, or wait for results in between: programs may overlap. A call whose
-    token is older than its communicator's last call fails (FAILED_PRECONDITION), rather than run in an order that only this rank has. This
+    order. So each call takes the token that the call before it returned. One token goes through the calls of all communicators of a
+    program: XLA has few threads, and calls of several communicators that wait in them for other ranks can keep each other from beginning.
+    A call without a token (None) runs when its data is there: good for the only call of a program. Pass the token on between programs,
+    too, or wait for results in between: programs may overlap. A call fails (FAILED_PRECONDITION) if its token is older than the last call
+    of its communicator, or than the last call of another one that had a token, rather than run in an order that only this rank has. This
     is checked among collectives; average_gradients neither checks its token nor counts as a call there.
 
 GRADIENTS  What is differentiated is the sum of all ranks' losses: grad gives on each rank the derivative of that sum by this rank's inputs.
