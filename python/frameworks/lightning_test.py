@@ -16,6 +16,7 @@ import unittest
 import warnings
 from datetime import timedelta
 
+import lightning.fabric
 import lightning.pytorch as pl
 import numpy as np
 import torch
@@ -285,6 +286,36 @@ class Ranks(unittest.TestCase):
     def test_unused_parameters_are_named(self):
         with self.assertRaisesRegex(lockstep.FailedPrecondition, 'branches.2.weight'):
             trainer('lockstep').fit(Branches(), loader())
+
+    def test_a_backbone_that_is_unfrozen_is_averaged(self):
+        class Finetuned(Classifier):
+            def __init__(self):
+                super().__init__()
+                self.backbone, self.net = self.net[:2], self.net[2:]
+
+            def forward(self, x):
+                return self.net(self.backbone(x))
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(filter(lambda parameter: parameter.requires_grad, self.parameters()), lr=0.05)
+
+        model = Finetuned()
+        before = model.backbone[0].weight.detach().clone()
+        fitted = trainer('lockstep', max_epochs=3, callbacks=[pl.callbacks.BackboneFinetuning(1, lambda epoch: 1.0, verbose=False)])
+        fitted.fit(model, loader())
+        self.assertFalse(torch.equal(model.backbone[0].weight, before))
+        for parameter in model.parameters():
+            of_ranks = [torch.empty_like(parameter) for _ in range(WORLD)]
+            dist.all_gather(of_ranks, parameter.detach())
+            self.assertTrue(torch.equal(*of_ranks))
+
+    def test_every_name_that_lightning_has_for_ddp(self):
+        for registry in (pl.strategies.StrategyRegistry, lightning.fabric.strategies.STRATEGY_REGISTRY):
+            for name in registry.available_strategies():
+                if name.startswith('ddp') and not name.endswith('_false'):
+                    options = registry[name]['init_params']
+                    self.assertEqual(registry['lockstep' + name.removeprefix('ddp')]['init_params'].items() | {('start_method', 'popen')},
+                                     options.items() | {('start_method', 'popen')})
 
     def test_evaluation(self):
         model, trainer_ = Classifier(), trainer('lockstep')

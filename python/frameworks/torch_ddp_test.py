@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lockstep
 import ranks
-from lockstep.torch import DistributedDataParallel, groups
+from lockstep.torch import DistributedDataParallel, SyncBatchNorm, groups
 
 STEPS = 20
 
@@ -427,6 +427,24 @@ class Hooks(Case):
         ours(torch.tensor([1, 1, 4])).sum().backward()
         self.assertEqual(module.weight.grad.to_dense()[:, 0].tolist(), [0, 10, 0, 0, 5, 0])
 
+    def test_hooks_see_complex_gradients_as_real_ones(self):
+        def hook(state, bucket):
+            self.assertEqual([gradient.shape for gradient in bucket.gradients()], [(3, 2)])
+            bucket.gradients()[0].mul_(2)
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
+
+        def hook_of_complex(state, bucket):
+            future = torch.futures.Future()
+            future.set_result(torch.view_as_complex(bucket.buffer().view(-1, 2)))
+            return future
+
+        for given, expected in ((hook, 6 + 8j), (hook_of_complex, (1 + RANK) + 4j / 2)):
+            module = Holder(torch.ones(3, dtype=torch.complex64), lambda x: (module.weight.conj() * x).real.sum())
+            ours = DistributedDataParallel(module)
+            ours.register_comm_hook(None, given)
+            ours(torch.full((3,), 1 + RANK + 2j)).backward()
+            self.assertEqual(module.weight.grad.tolist(), [expected] * 3)
+
     def test_hooks_that_fail_and_that_are_none(self):
         def fail(_, bucket):
             if RANK == 1 and ours._averager.steps == 1:
@@ -680,6 +698,39 @@ class Modules(Case):
         with self.assertRaisesRegex(RuntimeError, 'default process'):
             pickle.dumps(DistributedDataParallel(nn.Linear(2, 2), process_group=GLOO))
 
+    def test_one_rank_evaluates_a_copy(self):
+        ours = DistributedDataParallel(Convolutional())
+        train(ours, steps=2)
+        if RANK == 0:
+            stream = io.BytesIO()
+            torch.save(ours, stream)
+            stream.seek(0)
+            for alone in (copy.deepcopy(ours), torch.load(stream, weights_only=False)):
+                x, y = inputs(9, RANK)
+                alone.eval()
+                with torch.no_grad():
+                    found = alone(x)
+                self.assertTrue(torch.equal(found, alone.module(x)))
+                # What looks as if it would communicate.
+                pixels = x.clone().requires_grad_()
+                torch.autograd.grad(nn.functional.cross_entropy(alone(pixels), y), pixels)
+                alone.requires_grad_(False)
+                nn.functional.cross_entropy(alone.train()(pixels), y).backward()
+                alone._get_ddp_logging_data(), alone._set_ddp_runtime_logging_sample_rate(3)
+                alone.register_comm_hook(None, 'all_reduce')
+                alone.require_manual_backward_finalization = True
+                alone.abort('it averages nothing'), alone.close()
+        train(ours, steps=2)
+        self.assert_equal_on_ranks(ours)
+
+    def test_copies_average_in_evaluation_mode_too(self):
+        for options in ({}, {'find_unused_parameters': True}, {'gradient_as_bucket_view': True}):
+            copied = copy.deepcopy(DistributedDataParallel(nn.Linear(2, 1, bias=False), **options)).eval()
+            for _ in range(2):
+                copied.zero_grad()
+                copied(torch.full((1, 2), 1.0 + RANK)).sum().backward()
+                self.assertEqual(copied.module.weight.grad.tolist(), [[1.5, 1.5]])
+
     def test_the_start_is_rank_0s(self):
         torch.manual_seed(RANK)
         module = Convolutional()
@@ -806,6 +857,54 @@ class Modules(Case):
         ours._set_ddp_runtime_logging_sample_rate(1)
         self.assertEqual(mine['backend_name'], 'lockstep')
 
+    def test_what_torchs_wrapper_has(self):
+        ours, theirs = self.pair(bucket_cap_mb_list=[1, 2])
+        mesh = dist.device_mesh.init_device_mesh('cpu', (WORLD,))
+        for name in ('bucket_bytes_cap', 'bucket_bytes_cap_list', 'bucket_bytes_cap_default', 'broadcast_bucket_size'):
+            self.assertEqual(getattr(ours, name), getattr(theirs, name))
+        self.assertIs(DistributedDataParallel(nn.Linear(2, 2), device_mesh=mesh).device_mesh, mesh)
+
+    def test_a_default_device_and_dtype_that_are_not_the_modules(self):
+        class Sparse(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.linear, self.unused = nn.Embedding(4, 3, sparse=True), nn.Linear(3, 2), nn.Linear(2, 2)
+
+            def forward(self, x):
+                return self.linear(self.embedding(x))
+
+        def power_sgd(ours):
+            ours.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+
+        rows, values = torch.tensor([0, RANK + 1]), torch.full((4, 3), 1.0 + RANK)
+        def joined(ours):
+            with ours.join():
+                for _ in range(1 + RANK):
+                    ours(x).sum().backward()
+
+        for module, x, options, change in (
+                (nn.Linear(3, 2), values, {}, joined), (nn.Linear(3, 2), values, {'gradient_as_bucket_view': True}, joined),
+                (nn.Embedding(4, 3, sparse=True), rows, {}, joined), (Sparse(), rows, {'find_unused_parameters': True}, None),
+                (nn.Linear(3, 2), values, {}, power_sgd), (SyncBatchNorm(3), values[:4 * RANK], {}, None),
+                (nn.Linear(3, 2), values, {'mixed_precision': _MixedPrecision(param_dtype=torch.bfloat16)}, None)):
+            expected = copy.deepcopy(module)
+            before = torch.get_default_dtype()
+            try:
+                torch.set_default_dtype(torch.float64)
+                with torch.device('meta'):  # a tensor that is made there is of no use
+                    ours = DistributedDataParallel(module, **options)
+                    if change is not None:
+                        change(ours)
+                    for _ in range(3):
+                        ours.zero_grad()
+                        ours(x).sum().backward()
+            finally:
+                torch.set_default_dtype(before)
+            for parameter, like in zip(module.parameters(), expected.parameters()):
+                self.assertEqual((parameter.device, parameter.dtype), (like.device, like.dtype))
+                if parameter.grad is not None:
+                    self.assertEqual((parameter.grad.device, parameter.grad.dtype), (like.device, like.dtype))
+
     def test_another_process_group(self):
         ours, theirs = self.pair(gradient_as_bucket_view=True)
         train(ours), train(theirs)
@@ -918,21 +1017,20 @@ class Mistakes(Case):
     def test_communicators_for_a_gpu(self):
         # As far as that goes without one.
         device, host, gpu, given = torch.device('cuda', 1), mock.Mock(), mock.Mock(), []
-        own = mock.Mock(_communicator=host, _of_gpu=lambda of: gpu if of == device else None)
+        own = mock.Mock(_communicator=host, options=None, _of_gpu=lambda of: gpu if of == device else None)
         with mock.patch.object(groups, '_backend_of', return_value=own):
             self.assertIs(groups.communicator_of(dist.group.WORLD, device), gpu.duplicate())
             self.assertIs(groups.communicator_of(dist.group.WORLD, torch.device('cpu')), host.duplicate())
         other = mock.Mock(_communicator=None, options=None)
         with mock.patch.object(groups, '_backend_of', return_value=other), \
-                mock.patch.object(groups, 'connect', lambda *_, **options: given.append(options)):
+                mock.patch.object(groups, 'connect', lambda *_, **options: given.append(options) or mock.Mock()):
             groups.communicator_of(GLOO, device)
         self.assertEqual(given, [{'device_kind': lockstep.CUDA, 'device_index': 1}])
 
     def test_no_refusals_in_silence(self):
         ours = DistributedDataParallel(nn.Linear(2, 2))
-        for call in (lambda: ours._register_buffer_comm_hook(None, print), lambda: ours._set_sparse_metadata({})):
-            with self.assertRaises(lockstep.Unimplemented):
-                call()
+        with self.assertRaises(lockstep.Unimplemented):
+            ours._set_sparse_metadata({})
         ours(torch.ones(1, 2)).sum().backward()
         for call in (lambda: ours.register_comm_hook(None, 'all_reduce'), ours._set_static_graph) * 2:  # a refusal changes nothing
             with self.assertRaisesRegex(lockstep.FailedPrecondition, 'right after wrapping'):
@@ -967,6 +1065,23 @@ class TheEnd(Case):
         with self.assertRaisesRegex(lockstep.Aborted, 'the loss is not a number'):
             while True:
                 ours(torch.ones(1, 2)).sum().backward()
+
+    def test_1_the_process_groups_timeout_counts_as_it_is_now(self):
+        for change_first in (True, False):
+            group = dist.new_group(timeout=datetime.timedelta(seconds=600))
+
+            def change():
+                dist.set_timeout(datetime.timedelta(seconds=1), group)
+            if change_first:
+                change()
+            ours = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
+            ours(torch.ones(1, 2)).sum().backward()
+            if not change_first:
+                change()
+            if RANK == 0:
+                with self.assertRaisesRegex(lockstep.DeadlineExceeded, 'did not finish in time|rank 1 has not called it'):
+                    ours(torch.ones(1, 2)).sum().backward()
+            dist.barrier()
 
     def test_2_a_rank_that_dies_in_the_middle_of_backward(self):
         module = nn.Sequential(*(nn.Linear(300, 300) for _ in range(4)))

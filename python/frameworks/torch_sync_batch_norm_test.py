@@ -87,6 +87,19 @@ class Layers(unittest.TestCase):
                     self.assertEqual(getattr(ours, name).dtype, dtype)
                     torch.testing.assert_close(getattr(ours, name).float(), getattr(plain, name), rtol=0.01, atol=0.01)
 
+    def test_compiled(self):
+        plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+        ours = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+        x = whole_batch(0, (8, 4))
+        expected = self.own(plain(x))
+        for model in (ours, DistributedDataParallel(ours)):
+            torch._dynamo.reset()
+            compiled = torch.compile(model, backend='eager')
+            found = compiled(self.own(x))
+            found.sum().backward()
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled.eval()(x), ours(x))
+
     def test_in_distributed_data_parallel(self):
         module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
         plain = copy.deepcopy(module)

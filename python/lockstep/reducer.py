@@ -365,6 +365,10 @@ class Reducer:
 
     # ---- Around steps
 
+    def begin_forward(self):
+        """Optional: a forward pass begins, for the times of the logging data."""
+        check(lib.lockstep_reducer_begin_forward(self._handle(), ffi.NULL, ffi.NULL))
+
     def broadcast(self, arrays, root=0):
         """Copies the root's arrays (parameters, buffers) to every rank."""
         array, kept = read_list(arrays, 'tensors', True)

@@ -4,7 +4,8 @@
     fabric = Fabric(accelerator='cpu', devices=2, strategy='lockstep')
     trainer = Trainer(accelerator='cpu', devices=2, strategy='lockstep')
 
-Names: lockstep, lockstep_find_unused_parameters_true, lockstep_popen, lockstep_spawn, lockstep_fork, lockstep_notebook. With options:
+Names: lockstep, lockstep_popen, lockstep_spawn, lockstep_fork, lockstep_notebook, and each of them with _find_unused_parameters_true. With
+options:
 strategy=lockstep.lightning.FabricStrategy(...), strategy=lockstep.lightning.TrainerStrategy(...). Each is Lightning's DDPStrategy but for
 what wraps the model.
 

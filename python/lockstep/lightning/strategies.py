@@ -2,14 +2,15 @@
 
 from lockstep.torch import DistributedDataParallel
 
-_NAMES = {
+_STARTS = {
     'lockstep': {},
-    'lockstep_find_unused_parameters_true': {'find_unused_parameters': True},
     'lockstep_popen': {'start_method': 'popen'},
     'lockstep_spawn': {'start_method': 'spawn'},
     'lockstep_fork': {'start_method': 'fork'},
     'lockstep_notebook': {'start_method': 'fork'},
 }
+_NAMES = {**_STARTS, **{f'{name}_find_unused_parameters_true': {**options, 'find_unused_parameters': True}
+                        for name, options in _STARTS.items()}}
 
 
 class _Lockstep:
@@ -53,6 +54,15 @@ class InTrainer(_Lockstep):
         if hook is not None:
             wrapper = self._ddp_comm_wrapper
             self.model.register_comm_hook(self._ddp_comm_state, hook if wrapper is None else wrapper(hook))
+
+    def training_step(self, *args, **kwargs):
+        wrapper = self.model
+        if isinstance(wrapper, DistributedDataParallel) and wrapper._changed():
+            # A callback has unfrozen parameters (BackboneFinetuning), on every rank.
+            wrapper.close()
+            self.model = wrapper.module
+            self.configure_ddp()
+        return super().training_step(*args, **kwargs)
 
     def pre_backward(self, closure_loss):
         # With manual optimisation the backward pass is inside of the wrapper's forward, which has not seen the loss.

@@ -27,6 +27,31 @@ def _dtype_name(dtype):
     return str(dtype).removeprefix('torch.')
 
 
+def accumulators_of(parameters):
+    """The engine's nodes behind the parameters, None for those that are frozen. Keep them, so that a pass finds the same ones."""
+    return [torch.autograd.graph.get_gradient_edge(parameter).node if parameter.requires_grad else None for parameter in parameters]
+
+
+def reaches(accumulators, following):
+    """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad."""
+    try:
+        if any(map(_will_execute, filter(None, accumulators))):
+            return True
+    except RuntimeError:  # the answer about a parameter that torch.autograd.grad was asked for
+        return False
+    # Either the graph has no parameter (none is used, or all are behind checkpoints), or they are not what the pass is for.
+    ours, seen, queue = set(accumulators), set(), [node for node, _ in following]
+    while queue:
+        node = queue.pop()
+        if node is None or node in seen:
+            continue
+        if node in ours:
+            return False
+        seen.add(node)
+        queue += [next_node for next_node, _ in node.next_functions]
+    return True
+
+
 class Averager:
     """See the module. Owns its reducer; the communicator stays the caller's."""
 
@@ -54,11 +79,12 @@ class Averager:
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
         self._upcast, self._explain = upcast, explain
-        self._accumulators = self._accumulators_now()
+        self._accumulators = accumulators_of(self.parameters)
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
-        self.closed = False
+        self.skipped = ()  # with find_unused_parameters, the indices of the parameters that the last backward did not use
+        self.awaited = []  # futures for which the end of a backward waits
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
         self._kept = self.reducer.borrowed
@@ -91,14 +117,8 @@ class Averager:
         for handle in self._handles:
             handle.remove()
         self.reducer.close()
-        self.closed = True
 
     # ---- Where a backward begins
-
-    def _accumulators_now(self):
-        """The engine's nodes behind the parameters, None for those that are frozen. They are kept, so that a pass finds the same ones."""
-        return [torch.autograd.graph.get_gradient_edge(parameter).node if parameter.requires_grad else None
-                for parameter in self.parameters]
 
     def watch(self, outputs, sync=True):
         """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`."""
@@ -108,41 +128,24 @@ class Averager:
         if not sync:
             return
         if self._upcast:  # a change of dtype changes them
-            self._accumulators = self._accumulators_now()
+            self._accumulators = accumulators_of(self.parameters)
         for output in outputs:
             if output.grad_fn is not None:
-                output.grad_fn.register_prehook(functools.partial(self._reached, output.grad_fn.next_functions))
+                output.grad_fn.register_prehook(functools.partial(self.reached, output.grad_fn.next_functions))
 
-    def _reached(self, following, _gradients):
+    def reached(self, following, _gradients):
+        """The pass under way is at an output of a forward pass, behind which are the nodes `following`."""
         task = _current_task()
         if task == self._task:
             return
         if self._task is not None:
             self.abandon()
-        if self._accumulates(following):
+        if reaches(self._accumulators, following):
             self._begin(task)
-
-    def _accumulates(self, following):
-        """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad."""
-        try:
-            if any(map(_will_execute, filter(None, self._accumulators))):
-                return True
-        except RuntimeError:  # the answer about a parameter that torch.autograd.grad was asked for
-            return False
-        # Either the graph has no parameter (none is used, or all are behind checkpoints), or they are not what the pass is for.
-        ours, seen, queue = set(self._accumulators), set(), [node for node, _ in following]
-        while queue:
-            node = queue.pop()
-            if node is None or node in seen:
-                continue
-            if node in ours:
-                return False
-            seen.add(node)
-            queue += [next_node for next_node, _ in node.next_functions]
-        return True
 
     def _begin(self, task):
         skipped = [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))] if self._find_unused else []
+        self.skipped = skipped
         self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
         if self.ends_itself:
             torch.autograd.Variable._execution_engine.queue_callback(self.end)
@@ -183,7 +186,7 @@ class Averager:
 
         def ready(parameter):
             gradient = parameter.grad
-            if (self._task is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
+            if (self._task is None or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
                     or gradient.requires_grad or self.scale != 1.0):
                 return self._ready(index, parameter)
             kept.append(gradient)
@@ -194,6 +197,8 @@ class Averager:
         return ready
 
     def _ready(self, index, parameter):
+        if parameter.grad is None:  # autograd reached it without a gradient
+            parameter.grad = torch.zeros_like(parameter)
         if self._upcast and parameter.grad.dtype != self._dtypes[index]:
             parameter.grad.data = parameter.grad.to(self._dtypes[index])
         if self._task is not None or self._begin_late():
@@ -264,6 +269,8 @@ class Averager:
         self._take()
         for parameter in self._consumed:
             parameter.grad = None
+        while self.awaited:
+            self.awaited.pop().wait()
 
     def _mark_undefined(self):
         """Parameters that the engine reached without a gradient for them."""
@@ -337,8 +344,8 @@ class Averager:
 
     def _mark_zeros(self, index, parameter):
         if index in self._sparse:
-            rows = torch.empty(0, dtype=torch.int64)
-            return self.reducer.mark_ready_sparse(index, rows, torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype))
+            rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
+            return self.reducer.mark_ready_sparse(index, rows, parameter.new_empty((0, *parameter.shape[1:])))
         zeros = torch.empty_strided(parameter.shape, self._strides[index], dtype=parameter.dtype, device=parameter.device).zero_()
         self._kept.append(zeros)
         return self.reducer.mark_ready_at(index, zeros.data_ptr(), self._stream())

@@ -14,7 +14,7 @@ class Buffers:
                 full = f'{prefix}.{name}' if prefix else name
                 if buffer is not None and full not in ignored and id(buffer) not in seen:
                     seen.add(id(buffer))
-                    self._slots.append((part._buffers, name))
+                    self._slots.append((part._buffers, name, full))
         self._read = {}  # what broadcast passed on of a buffer, by its place
 
     def __len__(self):
@@ -22,7 +22,11 @@ class Buffers:
 
     def now(self):
         """The tensors."""
-        return [owner[name] for owner, name in self._slots if owner.get(name) is not None]
+        return list(self.named().values())
+
+    def named(self):
+        """The same by their names in the module."""
+        return {full: owner[name] for owner, name, full in self._slots if owner.get(name) is not None}
 
     def broadcast(self, communicator, root=0):
         """Collective. Overwrites the buffers of the other ranks. As in DDP a graph that has saved them does not notice."""

@@ -1,8 +1,10 @@
 """Process groups, and communicators of their ranks."""
 
+import os
 import weakref
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 import lockstep
 from lockstep._native import lib
@@ -18,11 +20,24 @@ def communicator_of(group, device):
     """
     backend = _backend_of(group, device)
     if getattr(backend, '_communicator', None) is not None:
-        return (backend._of_gpu(device) if device.type == 'cuda' else backend._communicator).duplicate()
-    number = _made[group] = _made.get(group, 0) + 1
-    of_device = {'device_kind': lib.LOCKSTEP_CUDA, 'device_index': device.index or 0} if device.type == 'cuda' else {}
-    return connect(dist.PrefixStore(f'lockstep/{number}', group.get_group_store()), group.size(), group.rank(), _timeout_ms(backend),
-                   **of_device)
+        communicator = (backend._of_gpu(device) if device.type == 'cuda' else backend._communicator).duplicate()
+    else:
+        number = _made[group] = _made.get(group, 0) + 1
+        of_device = {'device_kind': lib.LOCKSTEP_CUDA, 'device_index': device.index or 0} if device.type == 'cuda' else {}
+        communicator = connect(dist.PrefixStore(f'lockstep/{number}', group.get_group_store()), group.size(), group.rank(),
+                               _timeout_ms(backend), **of_device)
+    communicator.of_backend, communicator.backend_timeout_ms = backend, None
+    follow_timeout(communicator)
+    return communicator
+
+
+def follow_timeout(communicator):
+    """Gives a communicator of communicator_of() the timeout of its process group, if torch.distributed.set_timeout has changed that.
+    Takes a microsecond."""
+    timeout_ms = _timeout_ms(communicator.of_backend)
+    if timeout_ms != communicator.backend_timeout_ms:
+        communicator.set_timeout(timeout_ms / 1000)
+        communicator.backend_timeout_ms = timeout_ms
 
 
 def default_group():
@@ -40,5 +55,8 @@ def _backend_of(group, device):
 
 
 def _timeout_ms(backend):
-    timeout = getattr(getattr(backend, 'options', None), '_timeout', None)
-    return None if timeout is None else max(1, round(1000 * timeout.total_seconds()))
+    """The group's timeout. LOCKSTEP_TIMEOUT_MS is stronger than torch's default."""
+    timeout = getattr(getattr(backend, 'options', None), '_timeout', default_pg_timeout)
+    if timeout == default_pg_timeout and os.environ.get('LOCKSTEP_TIMEOUT_MS', '').isdigit():
+        return max(1, int(os.environ['LOCKSTEP_TIMEOUT_MS']))
+    return max(1, round(1000 * timeout.total_seconds()))

@@ -19,7 +19,8 @@ _BUILTIN_TYPES = {dist.BuiltinCommHookType.ALLREDUCE: 'all_reduce', dist.Builtin
 
 
 class GradBucket:
-    """torch.distributed.GradBucket, for hooks. Its buffer also has gaps between gradients, which are zero."""
+    """torch.distributed.GradBucket, for hooks. Its buffer also has gaps between gradients, which are zero. As in DDP, hooks get complex
+    gradients as real ones: they have another dimension, of 2, at the end."""
 
     def __init__(self, bucket, parameters):
         self._bucket, self._parameters = bucket, parameters
@@ -41,7 +42,10 @@ class GradBucket:
             flat[end:begin] = 0
             end = begin + count
         flat[end:] = 0
-        return flat
+        if not flat.is_complex():
+            return flat
+        self._places = [(index, 2 * begin, 2 * count) for index, begin, count in self._places]
+        return torch.view_as_real(flat).view(-1)
 
     def index(self):
         """The bucket's number, in the order of launch."""
@@ -70,8 +74,9 @@ class GradBucket:
         found = []
         for index, begin, count in self._places:
             parameter, flat = self._parameters[index], self._buffer.view(-1)[begin:begin + count]
-            strides = parameter.stride() if memory.is_dense(parameter) else memory.row_major(parameter.shape)
-            found.append(flat.as_strided(parameter.shape, strides, flat.storage_offset()))
+            like = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+            strides = like.stride() if memory.is_dense(like) else memory.row_major(like.shape)
+            found.append(flat.as_strided(like.shape, strides, flat.storage_offset()))
         return found
 
     def take(self, averages):
@@ -84,6 +89,8 @@ class GradBucket:
             self._bucket.set_rows(averages.indices()[0].contiguous(), averages.values().contiguous())
             return
         target = self._average
+        if averages.is_complex():
+            averages = torch.view_as_real(averages)
         if averages.numel() != target.numel():
             raise lockstep.InvalidArgument(f'the hook returned {averages.numel()} elements for a bucket of {target.numel()}')
         if averages.data_ptr() != target.data_ptr():
@@ -98,7 +105,7 @@ def sparse_copy(rows, parameter):
     shape = (count, *parameter.shape[1:])
     indices = memory.copy_at(rows_at, (1, count), (count, 1), torch.int64, parameter.device)
     values = memory.copy_at(values_at, shape, memory.row_major(shape), parameter.dtype, parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, device=parameter.device, check_invariants=False)
 
 
 def named(hook, state, group):

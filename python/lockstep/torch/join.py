@@ -18,7 +18,7 @@ def tell(ddp, sync):
     """Of a rank with inputs, before its forward pass. sync: whether its backward averages."""
     told = Told()
     told.live = _count_live(ddp)
-    told.root = _agree(ddp, ddp._rank)
+    told.root = _agree(ddp, ddp.process_group.rank())
     _agree(ddp, int(sync))
     return told
 
@@ -40,7 +40,7 @@ def _count_live(ddp):
 
 def _agree(ddp, value):
     """The highest of the ranks' values."""
-    highest = torch.tensor([value], dtype=torch.int64)
+    highest = torch.tensor([value], dtype=torch.int64, device='cpu')
     ddp._communicator.all_reduce(highest, op=lockstep.MAX)
     return int(highest)
 
@@ -57,7 +57,8 @@ class Hook(JoinHook):
         ddp = self._ddp
         root = _agree(ddp, -1)
         sync = bool(_agree(ddp, 0))
-        ddp._sync_buffers(root)
+        if ddp._check_sync_bufs_pre_fwd():
+            ddp._sync_buffers(root)
         ddp.require_forward_param_sync = sync
         if sync:
             ddp._averager.shadow()
@@ -66,4 +67,5 @@ class Hook(JoinHook):
         """The model of the last rank with inputs is everybody's."""
         ddp = self._ddp
         ddp._averager.scale = 1.0
-        ddp._sync_model(_agree(ddp, ddp._rank if is_last_joiner else -1))
+        ddp._authoritative_rank = _agree(ddp, ddp.process_group.rank() if is_last_joiner else -1)
+        ddp._sync_model(ddp._authoritative_rank)

@@ -1,5 +1,7 @@
 """What a module looked like when it was wrapped, and what has changed since."""
 
+import torch
+
 
 class Layout:
     """The parameters of a module, by name."""
@@ -23,6 +25,10 @@ class Layout:
             if len(modules) != module_count or len(buffers) != buffer_count or [*map(id, parameters.values())] != ids:
                 return False
         return not any(parameter.requires_grad for parameter in self._frozen)
+
+    def is_substituted(self):
+        """Whether torch.func.functional_call has put other tensors in the place of parameters."""
+        return any(not isinstance(parameter, torch.nn.Parameter) for _, parameter in self._module.named_parameters())
 
     def what_changed(self):
         """What makes averaging wrong or impossible, in words; None if nothing does. Parts without parameters may come and go."""

@@ -8,6 +8,8 @@
 lockstep.torch.averager wires parameters to the reducer; beside it are hooks, buffers, join, precision and layout.
 """
 
+import contextlib
+import functools
 import os
 import weakref
 
@@ -18,14 +20,17 @@ from torch.nn.parallel import distributed as ddp
 
 import lockstep
 from lockstep.torch import hooks, join
-from lockstep.torch.averager import Averager
+from lockstep.torch.averager import Averager, accumulators_of, reaches
 from lockstep.torch.buffers import Buffers, broadcast
-from lockstep.torch.groups import communicator_of, default_group
+from lockstep.torch.groups import communicator_of, default_group, follow_timeout
 from lockstep.torch.layout import Layout
 from lockstep.torch.precision import Precision
 
 _MIB = 1 << 20
-_BUILT = ('process_group', '_communicator', '_averager', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
+# As torch's logging data names dtypes.
+_DTYPE_NAMES = {torch.float32: 'float', torch.float64: 'double', torch.float16: 'c10::Half', torch.bfloat16: 'c10::BFloat16',
+                torch.complex64: 'c10::complex<float>', torch.complex128: 'c10::complex<double>'}
+_BUILT = ('process_group', '_connected', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
@@ -53,6 +58,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   another dtype, by the backward pass.
       hooks       Run on the library's thread, not on autograd's: lockstep.torch.hooks.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision.
+      copies      copy.deepcopy and unpickling are local, and so is evaluating a copy. It first communicates, which every rank does then, in
+                  a forward pass in training mode with gradients, or else in a backward pass.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
 
     ERRORS   lockstep.FailedPrecondition  parameters or options differ between ranks: the same text on every rank
@@ -69,6 +76,11 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         torch.nn.Module.__init__(self)
         Joinable.__init__(self)
         self.process_group = _group(process_group, device_mesh)
+        if device_mesh is not None:
+            self.device_mesh = device_mesh
+            if device_mesh._get_root_mesh() != device_mesh:
+                from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+                _pre_dp_module_transform(module)  # parameters that are sharded over another dimension of the mesh
         self.module = module
         self.parameters_to_ignore = set(getattr(module, '_ddp_params_and_buffers_to_ignore', ()))
         self._set_device(device_ids, output_device)
@@ -82,18 +94,23 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, mixed_precision
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.logger = None  # torch's
+        self.broadcast_bucket_size = 250 * _MIB  # torch's, which nothing here needs
         self._divide_by_initial_world_size = True
         self._hook = self._hook_name = None
         self._optimizer_step, self._overlapped = optimizer_step, False
+        self._ends_itself, self._sample_rate, self._error = True, None, ''
         self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else ddp._DEFAULT_BUCKET_CAP_MB) * _MIB)
         if bucket_cap_mb is not None:
             reducer_options['bucket_cap_bytes'] = self.bucket_bytes_cap
+        self.bucket_bytes_cap_list = [int(cap * _MIB) for cap in bucket_cap_mb_list or ()]
+        self.bucket_bytes_cap_default = bucket_cap_mb is None and not bucket_cap_mb_list
         if bucket_cap_mb_list:
-            reducer_options['bucket_caps_bytes'] = [int(cap * _MIB) for cap in bucket_cap_mb_list]
-            self.bucket_bytes_cap = max(reducer_options['bucket_caps_bytes'])
+            reducer_options['bucket_caps_bytes'] = self.bucket_bytes_cap_list
+            self.bucket_bytes_cap = max(self.bucket_bytes_cap_list)
         self._reducer_options = reducer_options
-        self._build()
+        self._prepare()
+        self._connect()
         if init_sync:
             self._sync_model(0, init_buffers)
 
@@ -124,24 +141,41 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             raise lockstep.InvalidArgument('torch.nn.SyncBatchNorm only works on GPUs: on the CPU convert the module by '
                                            'lockstep.torch.SyncBatchNorm.convert_sync_batchnorm(module)')
 
-    # ---- What is built anew from a pickle
+    # ---- What is made anew from a pickle
 
-    def _build(self):
-        """Collective: all that is not in a pickle."""
-        self._communicator = communicator_of(self.process_group, self.device)
-        self._rank = self._communicator.rank
-        named = self._averaged_parameters()
+    def _prepare(self):
+        self._precision = None
+        if self.mixed_precision is not None:
+            self._precision = Precision(self.mixed_precision, self.module, self.parameters_to_ignore)
+        self._connected = self._layout = self._synced_buffers = None
+        self._closed = self._substituted = False
+
+    def _connect(self):
+        """Collective: makes communicator and averager, for the module as it is now."""
         ignored = self.parameters_to_ignore
-        self._layout = Layout(self.module, [name for name, _ in named], ignored)
+        self._layout = Layout(self.module, [name for name, _ in self._averaged_parameters()], ignored)
         self._synced_buffers = Buffers(self.module, ignored)
-        self._precision = Precision(self.mixed_precision, self.module, ignored) if self.mixed_precision is not None else None
-        self._averager = self._new_averager()
+        communicator = communicator_of(self.process_group, self.device)
+        self._connected = communicator, self._new_averager(communicator)
+
+    @property
+    def _communicator(self):
+        """Collective for a copy that has none yet, as _averager is."""
+        if self._connected is None:
+            self._connect()
+        return self._connected[0]
+
+    @property
+    def _averager(self):
+        if self._connected is None:
+            self._connect()
+        return self._connected[1]
 
     def _averaged_parameters(self):
         return [(name, parameter) for name, parameter in self.module.named_parameters()
                 if parameter.requires_grad and name not in self.parameters_to_ignore]
 
-    def _new_averager(self):
+    def _new_averager(self, communicator):
         named = self._averaged_parameters()
         options = dict(self._reducer_options, find_unused_parameters=self.find_unused_parameters, static_graph=self.static_graph,
                        gradient_as_bucket_view=self.gradient_as_bucket_view)
@@ -155,8 +189,12 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         sparse = [part.weight for part in self.module.modules()
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
-        return Averager(self._communicator, named, sparse, hook, _step_in_backward if overlapped else self._optimizer_step, overlapped,
-                        upcast=self._precision is not None, explain=_weak(self, '_explain'), **options)
+        averager = Averager(communicator, named, sparse, hook, _step_in_backward if overlapped else self._optimizer_step, overlapped,
+                            upcast=self._precision is not None, explain=_weak(self, '_explain'), **options)
+        averager.ends_itself = self._ends_itself
+        if self._sample_rate is not None:
+            averager.reducer.set_logging_sample_rate(self._sample_rate)
+        return averager
 
     def _delayed_options(self, named):
         places = {id(parameter): index for index, (_, parameter) in enumerate(named)}
@@ -167,37 +205,49 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                                                'that require a gradient and are not ignored')
         return {'delayed': [places[id(parameter)] for parameter in parameters], 'delayed_trigger': places[id(trigger)]}
 
-    def _check_nothing_averaged(self):
-        if self._averager.steps:
-            raise lockstep.FailedPrecondition('after the first backward pass the averaging is not changed: do it right after wrapping')
+    def _check_nothing_averaged(self, name):
+        if self._connected is not None and self._averager.steps:
+            raise lockstep.FailedPrecondition(f'{name} should be called before training loop starts: do it right after wrapping')
+
+    @contextlib.contextmanager
+    def _logging_errors(self):
+        try:
+            yield
+        except Exception as error:
+            self._error = f'{type(error)}: {error}'
+            raise
 
     def _rebuild(self):
         """Another averager, before the first backward. Collective."""
-        self._averager.close()
-        self._averager = self._new_averager()
+        if self._connected is not None:
+            communicator, averager = self._connected
+            averager.close()
+            self._connected = communicator, self._new_averager(communicator)
 
     def __getstate__(self):
         self._check_default_group()
         return {name: value for name, value in self.__dict__.items() if name not in _BUILT}
 
     def __setstate__(self, state):
-        """Collective, as the constructor is."""
+        """Local. The copy connects when it first has to communicate."""
         torch.nn.Module.__setstate__(self, state)
         self.process_group = _group(None, None)
-        self._build()
+        self._prepare()
 
     def close(self):
         """Takes the hooks off the parameters: the module can be wrapped again. Does not wait for other ranks. Twice is once."""
-        self._averager.close()
-        self._communicator.close()
+        self._remove_autograd_hooks()
+        if self._connected is not None:
+            self._connected[0].close()
 
     def __del__(self):
-        if '_averager' in self.__dict__:
+        if self.__dict__.get('_connected') is not None:
             self.close()
 
     def abort(self, reason):
         """Ends the averaging on all ranks, which learn the reason. The process group stays usable."""
-        self._communicator.abort(reason)
+        if self._connected is not None:
+            self._connected[0].abort(reason)
 
     # ---- A step
 
@@ -214,16 +264,28 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if not self._overlapped:
             self._take_over_optimizers()
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if sync and self._averager.closed:
+        if sync and self._closed:
             raise lockstep.FailedPrecondition('this DistributedDataParallel is closed: wrap the module again, or use it without')
-        if sync and not self._layout.is_as_it_was():
-            self._look_closer()
+        if self._connected is None and sync and self.training and self._averaged_parameters():
+            self._connect()
+        if self._connected is not None:
+            follow_timeout(self._communicator)
+            self._substituted = not self._layout.is_as_it_was() and self._layout.is_substituted()
+            if self._substituted:
+                return inputs, kwargs
+            if sync:
+                self._averager.reducer.begin_forward()
+            changed = self._changed() if sync else None
+            if changed:
+                raise lockstep.FailedPrecondition(f'the module has changed since it was wrapped: {changed}. After a change wrap it again: '
+                                                  'DistributedDataParallel(model.module)')
         root = 0
         if self._join_config.enable:
             told = join.tell(self, sync)
             root = told.root
             self._averager.scale = 1.0 if self._divide_by_initial_world_size else self._communicator.size / told.live
-        self._sync_buffers(root)
+        if self._check_sync_bufs_pre_fwd():
+            self._sync_buffers(root)
         if self.device_ids:
             inputs, kwargs = (moved[0] for moved in self.to_kwargs(inputs, kwargs, self.device_ids[0]))
         if self._precision is not None:
@@ -234,6 +296,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def prepare_for_backward(self, outputs):
         """What forward does with the module's outputs, which it returns ready for the backward pass. Only a backward pass that is inside of
         forward needs to call it, with its loss (Lightning's manual optimisation)."""
+        if self._substituted:
+            return outputs
+        if self._check_sync_bufs_post_fwd():
+            self._sync_buffers()
         sync = self.require_backward_grad_sync and torch.is_grad_enabled()
         self.require_forward_param_sync = sync
         if not torch.is_grad_enabled():
@@ -243,10 +309,24 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
         if self._precision is not None:
             self._precision.watch(found)
+        if self._connected is None:
+            self._watch_unconnected(found, sync)
         # A module that is frozen for a while is only passed through.
-        if any(parameter.requires_grad for parameter in self._averager.parameters):
+        elif any(parameter.requires_grad for parameter in self._averager.parameters):
             self._averager.watch(found, sync)
         return outputs
+
+    def _watch_unconnected(self, outputs, sync):
+        """Averager.watch for a copy, which connects if a backward pass through one of the outputs is to average gradients."""
+        def reached(following, _gradients):
+            if self._connected is not None or reaches(accumulators, following):
+                self._averager.watch((), sync)
+                self._averager.reached(following, None)
+
+        accumulators = accumulators_of([parameter for _, parameter in self._averaged_parameters()])
+        for output in outputs if sync and accumulators else ():
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(functools.partial(reached, output.grad_fn.next_functions))
 
     def average_gradients(self):
         """Collective: averages the gradients that there are, without a backward pass, after those of no_sync()."""
@@ -254,11 +334,18 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def will_sync_module_buffers(self):
         """Whether the next forward pass copies buffers: it is the first one, or follows one whose backward averages."""
-        return self.require_forward_param_sync and self.forward_sync_buffers and len(self._synced_buffers) > 0
+        return (self._connected is not None and self.require_forward_param_sync and self.forward_sync_buffers
+                and len(self._synced_buffers) > 0)
 
     def _sync_buffers(self, root=0):
-        if self.will_sync_module_buffers():
-            self._synced_buffers.broadcast(self._communicator, root)
+        if not hasattr(self, 'buffer_hook'):  # set by torch's _register_buffer_comm_hook, which says where it is called
+            return self._synced_buffers.broadcast(self._communicator, root)
+        hook = self.buffer_hook
+        futures = hook.buffer_comm_hook(hook.buffer_comm_hook_state, self._synced_buffers.named())
+        self._averager.awaited += futures or ()
+
+    def _default_broadcast_coalesced(self, bufs=None, bucket_size=None, authoritative_rank=0):
+        broadcast(self._communicator, self._synced_buffers.now() if bufs is None else bufs, authoritative_rank)
 
     def _sync_model(self, root, with_buffers=None):
         tensors = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
@@ -266,13 +353,15 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             tensors += self._synced_buffers.now()
         broadcast(self._communicator, tensors, root)
 
-    def _look_closer(self):
+    def _changed(self):
+        """What has changed in the module so that it has to be wrapped again, in words; None if nothing has."""
+        if self._connected is None or self._layout.is_as_it_was():
+            return None
         changed = self._layout.what_changed()
-        if changed:
-            raise lockstep.FailedPrecondition(f'the module has changed since it was wrapped: {changed}. After a change wrap it again: '
-                                              'DistributedDataParallel(model.module)')
-        self._layout.accept()
-        self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
+        if not changed:
+            self._layout.accept()
+            self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
+        return changed
 
     def _explain(self):
         changed = self._layout.what_changed()
@@ -284,12 +373,13 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         """Collective, once, before the first backward: hook(state, bucket) averages a bucket instead, and returns a torch.futures.Future of
         the averages. torch's hooks for all-reduce, fp16, bf16 and noop become the reducer's own, as do their names: 'all_reduce',
         'fp16_compress', 'bf16_compress', 'noop'."""
-        if self._hook is not None:
-            raise lockstep.FailedPrecondition(f'the hook {self._hook_name} is registered already: one hook a module')
-        self._check_nothing_averaged()
-        name = hooks.named(hook, state, self.process_group)
-        if name is None:
-            hooks.check(hook)
+        with self._logging_errors():
+            if self._hook is not None:
+                raise lockstep.FailedPrecondition(f'the hook {self._hook_name} is registered already: one hook a module')
+            self._check_nothing_averaged('register_comm_hook')
+            name = hooks.named(hook, state, self.process_group)
+            if name is None:
+                hooks.check(hook)
         self._hook, self._hook_state = name or hook, state
         self._hook_name = hook if isinstance(hook, str) else getattr(hook, '__qualname__', str(hook))
         self._rebuild()
@@ -320,18 +410,21 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _set_static_graph(self):
         if not self.static_graph:
-            self._check_nothing_averaged()
+            with self._logging_errors():
+                self._check_nothing_averaged('_set_static_graph')
             self.static_graph = True
             self._rebuild()
 
     @property
     def require_manual_backward_finalization(self):
         """Whether the user calls finalize_backward() after each backward that averages."""
-        return not self._averager.ends_itself
+        return not self._ends_itself
 
     @require_manual_backward_finalization.setter
     def require_manual_backward_finalization(self, required):
-        self._averager.ends_itself = not required
+        self._ends_itself = not required
+        if self._connected is not None:
+            self._averager.ends_itself = self._ends_itself
 
     @property
     def should_finalize_after_backward(self):
@@ -339,7 +432,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def finalize_backward(self):
         """Waits for the averages of the backward that has just returned."""
-        if self._averager.ends_itself:
+        if self._ends_itself:
             raise lockstep.FailedPrecondition('finalize_backward() is for require_manual_backward_finalization = True')
         self._averager.end()
 
@@ -347,19 +440,25 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         """Nothing to check: a backward that returned has averaged everything."""
 
     def _remove_autograd_hooks(self):
-        self._averager.close()
+        self._closed = True
+        if self._connected is not None:
+            self._averager.close()
 
     def _update_process_group(self, new_process_group):
         """Moves to another process group, after a failure or when ranks come and go. Every rank of it calls this."""
-        old = self._communicator
-        self._communicator = communicator_of(new_process_group, self.device)
-        self.process_group, self._rank = new_process_group, self._communicator.rank
-        self._averager.change_communicator(self._communicator)
+        self.process_group = new_process_group
+        if self._connected is None:
+            return
+        old, averager = self._connected
+        communicator = communicator_of(new_process_group, self.device)
+        averager.change_communicator(communicator)
+        self._connected = communicator, averager
         old.close()
 
-    def _register_buffer_comm_hook(self, state, hook, comm_hook_location=None):
-        raise lockstep.Unimplemented('_register_buffer_comm_hook: pass forward_sync_buffers=False, and call the hook around the forward '
-                                     'pass')
+    @property
+    def reducer(self):
+        """What there is of torch's reducer."""
+        return _Reducer(self)
 
     def _set_sparse_metadata(self, global_unique_ids):
         raise lockstep.Unimplemented('_set_sparse_metadata: sparse gradients need none here')
@@ -370,13 +469,18 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     # ---- Logging
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate):
-        self._averager.reducer.set_logging_sample_rate(sample_rate)
+        self._sample_rate = sample_rate
+        if self._connected is not None:
+            self._averager.reducer.set_logging_sample_rate(sample_rate)
 
     def _get_ddp_logging_data(self):
         """torch's logging data, under torch's keys, and what the reducer adds. Times are nanoseconds."""
-        found = self._averager.reducer.logging_data()
-        parameters = self._averager.parameters
-        dtypes = ', '.join(sorted({str(parameter.dtype).removeprefix('torch.') for parameter in parameters}))
+        found = {} if self._connected is None else self._averager.reducer.logging_data()
+        for name, value in found.items():
+            if isinstance(value, list):
+                found[name] = ', '.join(' '.join(map(str, each)) if isinstance(each, list) else str(each) for each in value)
+        parameters = [parameter for _, parameter in self._averaged_parameters()]
+        dtypes = ', '.join(sorted({_DTYPE_NAMES[parameter.dtype] for parameter in parameters}))
         found.update(
             module_name=type(self.module).__name__, backend_name=dist.get_backend(self.process_group), dtypes=dtypes,
             device_ids=', '.join(map(str, self.device_ids or ())), output_device=-1 if self.output_device is None else self.output_device,
@@ -387,17 +491,38 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             join_uneven_inputs=int(self._join_config.enable),
             **{name.lower(): os.environ.get(name, 'N/A')
                for name in ('MASTER_ADDR', 'MASTER_PORT', 'CUDA_VISIBLE_DEVICES', 'TORCH_DISTRIBUTED_DEBUG')})
+        found['error'] = self._error or found.get('error', '')
+        found['has_error'] = int(bool(found['error']))
+        found.pop('comm_hook', None)
         if self._hook_name is not None:
             found['comm_hook'] = self._hook_name
         return found
 
 
+class _Reducer:
+    """What code asks torch's reducer for, answered by ours."""
+
+    def __init__(self, ddp):
+        self._averager, self._communicator = ddp._averager, ddp._communicator
+
+    def _ddp_graph_static(self):
+        return self._averager.reducer.logging_data().get('can_set_static_graph', True)
+
+    def _get_local_used_map(self):
+        """Collective: by how many ranks each parameter was used in the last backward pass."""
+        used = torch.ones(len(self._averager.parameters), dtype=torch.int32, device='cpu')
+        used[list(self._averager.skipped)] = 0
+        self._communicator.all_reduce(used)
+        return used
+
+
 def _group(process_group, device_mesh):
     if process_group is not None and device_mesh is not None:
-        raise lockstep.InvalidArgument('process_group or device_mesh, not both')
+        raise lockstep.InvalidArgument('Cannot specify both process_group and device_mesh arguments.')
     if device_mesh is not None:
         if device_mesh.ndim != 1:
-            raise lockstep.InvalidArgument(f'device_mesh has {device_mesh.ndim} dimensions: pass one of them, device_mesh["name"]')
+            raise lockstep.InvalidArgument(f'Only 1D device mesh is supported, but this one has {device_mesh.ndim} dimensions: pass one of '
+                                           'them, device_mesh["name"]')
         return device_mesh.get_group(mesh_dim=0)
     return process_group or default_group()
 

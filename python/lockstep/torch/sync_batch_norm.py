@@ -13,7 +13,7 @@ import torch
 import lockstep
 from lockstep._native import ffi, lib
 from lockstep.errors import check
-from lockstep.torch.groups import communicator_of, default_group
+from lockstep.torch.groups import communicator_of, default_group, follow_timeout
 
 _communicators = weakref.WeakKeyDictionary()  # of a process group, for all its layers
 
@@ -21,6 +21,7 @@ _communicators = weakref.WeakKeyDictionary()  # of a process group, for all its 
 def _communicator(group):
     if group not in _communicators:
         _communicators[group] = communicator_of(group, torch.device('cpu'))
+    follow_timeout(_communicators[group])
     return _communicators[group]
 
 
@@ -39,8 +40,9 @@ class _Normalise(torch.autograd.Function):
         if count:
             variance, mean = torch.var_mean(x.float(), dimensions, correction=0)
         else:
-            variance, mean = torch.zeros(2, channels, dtype=torch.float32)
-        mean, variance, inverse_std = mean.contiguous(), variance.contiguous(), torch.empty(channels, dtype=torch.float32)
+            variance, mean = torch.zeros(2, channels, dtype=torch.float32, device=x.device)
+        mean, variance = mean.contiguous(), variance.contiguous()
+        inverse_std = torch.empty_like(mean)
         running = [each if each is None else each.float().contiguous() for each in (running_mean, running_var)]
         options, total = ffi.new('lockstep_batch_norm_options*'), ffi.new('int64_t*')
         options.struct_size = ffi.sizeof('lockstep_batch_norm_options')
@@ -103,6 +105,10 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
             return torch.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        return self._normalise(x)
+
+    @torch._disable_dynamo  # for torch.compile a graph ends here, since it cannot trace the library's calls
+    def _normalise(self, x):
         momentum = 0.0 if self.momentum is None else self.momentum
         tracked = self.training and self.running_mean is not None
         if tracked:
