@@ -1,12 +1,11 @@
 """PyTorch's own suite of collectives and DistributedDataParallel, torch.testing._internal.distributed.distributed_test, on the back end
 "lockstep".
 
-    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi] [--baseline] [--on-cpu] [--wrapper] [TEST...]
+    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi] [--baseline] [--wrapper] [TEST...]
 
 The suite chooses its tests at import, by the name of a back end. Each of three names opens another gate; the tests then run on Lockstep, or
 with --baseline on Gloo. What passes on Gloo has to pass on Lockstep, but for the tests listed here, which have to fail, as listed.
---on-cpu also runs the tests that ask for GPUs, on the CPU. --wrapper runs those that use DistributedDataParallel, with
-lockstep.torch.DistributedDataParallel in its place.
+With --wrapper those run that use DistributedDataParallel, with lockstep.torch.DistributedDataParallel in its place.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import time
 import types
 import unittest
 
-import suite_on_cpu
 from lockstep.torch import cpp
 
 # Tests that fail on Lockstep and pass on Gloo, each with what its error contains: in logging data PyTorch calls every back end that is not
@@ -45,13 +43,12 @@ def parse():
     parser.add_argument('--world-size', type=int, default=2)
     parser.add_argument('--gate', choices=['gloo', 'lockstep', 'mpi'], default='gloo')
     parser.add_argument('--baseline', action='store_true')
-    parser.add_argument('--on-cpu', action='store_true')
     parser.add_argument('--wrapper', action='store_true')
     parser.add_argument('tests', nargs='*')
     return parser.parse_args()
 
 
-def load(gate, world_size, backend, on_cpu=False, wrapper=False):
+def load(gate, world_size, backend, wrapper=False):
     """The suite as a TestCase that runs on the back end."""
     # Read by the suite when it is imported.
     os.environ.update(BACKEND=gate, WORLD_SIZE=str(world_size), OMP_NUM_THREADS='1')
@@ -60,8 +57,8 @@ def load(gate, world_size, backend, on_cpu=False, wrapper=False):
     from torch.testing._internal import common_distributed
     import lockstep.torch.backend  # noqa: F401: here, not in each rank of each test
     dist.is_mpi_available = lambda: True
-    if on_cpu:
-        suite_on_cpu.decorate('lockstep')
+    if wrapper:
+        torch.nn.parallel.DistributedDataParallel = lockstep.torch.DistributedDataParallel
     for feature in ('plugin', 'ddp'):
         common_distributed.DistTestCases.backend_feature[feature].add('lockstep')
     from torch.testing._internal.distributed import distributed_test
@@ -83,10 +80,6 @@ def load(gate, world_size, backend, on_cpu=False, wrapper=False):
             distributed_test.BACKEND = 'gloo'
             super()._test_accumulate_gradients_no_sync(*args, **kwargs)
 
-    if on_cpu or wrapper:
-        ddp = lockstep.torch.DistributedDataParallel if wrapper else torch.nn.parallel.DistributedDataParallel
-        ddp = suite_on_cpu.move(Suite, ddp) if on_cpu else ddp
-        torch.nn.parallel.DistributedDataParallel = distributed_test.DistributedDataParallel = ddp
     return Suite
 
 
@@ -136,7 +129,7 @@ class Result(unittest.TestResult):
 
 def main():
     options = parse()
-    suite = load(options.gate, options.world_size, 'gloo' if options.baseline else 'lockstep', options.on_cpu, options.wrapper)
+    suite = load(options.gate, options.world_size, 'gloo' if options.baseline else 'lockstep', options.wrapper)
     names = options.tests or unittest.defaultTestLoader.getTestCaseNames(suite)
     if options.wrapper and not options.tests:
         names = sorted(set(names) & uses_ddp(suite))
