@@ -19,6 +19,10 @@ OPEN_MPI = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'
 
 # ---- Scenarios: what each rank does
 
+def say(line):
+    os.write(1, f'{line}\n'.encode())  # in one piece, beside those of other ranks
+
+
 def group():
     import lockstep.torch
     lockstep.torch.init()
@@ -30,8 +34,8 @@ def group():
     part = dist.new_group([0, 2])
     if dist.get_rank() != 1:
         dist.barrier(part)
-    variables = [os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR')]
-    print('rank', dist.get_rank(), 'of', dist.get_world_size(), 'sum', x[0].item(), 'variables', *variables, flush=True)
+    variables = ' '.join(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR'))
+    say(f'rank {dist.get_rank()} of {dist.get_world_size()} sum {x[0].item()} variables {variables}')
     dist.destroy_process_group()
 
 
@@ -47,7 +51,7 @@ def smaller_worlds():
     x = torch.ones(1) * (rank + 1)
     dist.all_reduce(x)
     with lockstep.init(rank=0, world_size=1) as alone:
-        print('rank', rank, 'sum', x.item(), 'alone', alone.size, flush=True)
+        say(f'rank {rank} sum {x.item()} alone {alone.size}')
     dist.destroy_process_group()
 
 
