@@ -73,6 +73,26 @@ class Collectives(unittest.TestCase):
         with self.assertRaisesRegex(lockstep.InvalidArgument, '2 inputs and 1 outputs'):
             communicator.all_reduce_coalesced(lists[:2], lists[:1])
 
+    def test_dtypes_without_arithmetic_travel_as_bytes(self):
+        mine, both = array.array('h', [RANK - 300, 7]), array.array('h', [0] * 4)
+        communicator.all_gather(mine, both)
+        self.assertEqual(both.tolist(), [-300, 7, -299, 7])
+        communicator.all_gather(mine[:1 + RANK], uneven := array.array('h', [0] * 3), [1, 2])
+        self.assertEqual(uneven.tolist(), [-300, -299, 7])
+        communicator.all_to_all(both, out := array.array('h', [0] * 4), [1, 3] if RANK == 0 else [3, 1], [1, 3] if RANK == 0 else [3, 1])
+        self.assertEqual(out.tolist(), [-300, -300, 7, -299] if RANK == 0 else [7, -299, 7, 7])
+        communicator.broadcast(mine, root=1)
+        self.assertEqual(mine.tolist(), [-299, 7])
+        communicator.gather(mine, both, root=0)
+        communicator.scatter(both, mine, [2, 2], root=0)
+        if RANK == 0:
+            communicator.send(mine, 1)
+        else:
+            self.assertEqual(communicator.receive(mine, 0).bytes, 4)
+        self.assertEqual(mine.tolist(), [-299, 7])
+        with self.assertRaisesRegex(lockstep.InvalidArgument, "no dtype for the buffer format 'h'"):
+            communicator.all_reduce(mine)
+
     def test_works(self):
         x = floats(1)
         work = communicator.all_reduce(x, asynchronous=True)
@@ -212,6 +232,12 @@ class Others(unittest.TestCase):
             communicator.all_reduce(x, algorithm=7)
         with self.assertRaises(lockstep.InvalidArgument):
             communicator.all_reduce(x, op=77)
+        for op in ('sum', None, 1.0):
+            with self.assertRaisesRegex(lockstep.InvalidArgument, f'op is {op!r}; it is lockstep.SUM'):
+                communicator.all_reduce(x, op=op)
+        for timeout in (-1, float('nan'), '5'):
+            with self.assertRaisesRegex(lockstep.InvalidArgument, f'timeout is {timeout!r}; it is a number of seconds'):
+                communicator.all_reduce(x, timeout=timeout)
         with self.assertRaises(lockstep.InvalidArgument):
             communicator.broadcast(x, root=5)
         communicator.all_reduce(x)

@@ -1,11 +1,12 @@
 """torch.distributed.all_reduce over Lockstep beside Gloo, in the same processes, by turns.
 
-    python -m lockstep.run -n 2 bench/frameworks/all_reduce.py
+    python -m lockstep.run -n 2 bench/frameworks/all_reduce.py [--rounds 21] [--json FILE]
 
 A row for each size: medians over rounds of the time of one call, and the median of the rounds' ratios.
 """
 
 import argparse
+import json
 import statistics
 import time
 
@@ -26,7 +27,9 @@ def seconds_of_a_call(tensor, group, calls):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument('--rounds', type=int, default=21)
-    rounds = arguments.parse_args().rounds
+    arguments.add_argument('--json', metavar='FILE', help='write the medians in us, for bench/old_and_new.py')
+    given = arguments.parse_args()
+    rounds, rows = given.rounds, []
     torch.set_num_threads(1)
     dist.init_process_group('gloo')
     groups = {name: dist.new_group(backend=name) for name in ('gloo', 'lockstep')}
@@ -47,6 +50,10 @@ def main():
             ratio = statistics.median(ours / theirs for ours, theirs in zip(times['lockstep'], times['gloo']))
             medians = ' '.join(f'{statistics.median(times[name]) * 1e6:>10.1f}' for name in groups)
             print(f'{size:>10} {medians} {ratio:>7.3f}')
+            rows.append({'bytes': size, **{f'{name}_us': statistics.median(times[name]) * 1e6 for name in groups}})
+    if given.json and dist.get_rank() == 0:
+        with open(given.json, 'w', encoding='utf-8') as file:
+            json.dump({'rows': rows}, file)
     dist.destroy_process_group()
 
 

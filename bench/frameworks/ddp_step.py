@@ -2,7 +2,8 @@
 """What a data-parallel training step costs in PyTorch: torch's DistributedDataParallel over Gloo and over Lockstep's back end, Lockstep's
 DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
 
-    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--svg FILE] [--profile VARIANT] [mlp resnet18 bert]
+    python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--svg FILE] [--json FILE] [--profile VARIANT]
+        [mlp resnet18 bert]
 
 One run: the same processes take one step of each variant in turn, in an order that rotates, so that whatever else the machine does hits
 all alike. A step is forward, backward, SGD and zero_grad, behind a barrier; its time is that of the slowest rank. Prints for each model
@@ -13,6 +14,7 @@ the medians of both as ratios to torch's over Gloo of the same round.
 import argparse
 import copy
 import cProfile
+import json
 import os
 import pstats
 import statistics
@@ -140,6 +142,7 @@ def main():
     parser.add_argument('--batch', type=int, help='inputs of a step and rank, which set what it computes; default: by the model')
     parser.add_argument('--quick', action='store_true', help='5 rounds')
     parser.add_argument('--svg', metavar='FILE', help='draw the medians into this file')
+    parser.add_argument('--json', metavar='FILE', help='write the medians in ms, for bench/old_and_new.py')
     parser.add_argument('--profile', metavar='VARIANT', help="only this variant, under Python's profiler")
     arguments = parser.parse_args()
     if 'LOCKSTEP_RANK' not in os.environ:
@@ -152,6 +155,10 @@ def main():
         print(f'PyTorch {torch.__version__}, Lockstep {lockstep.__version__}, {arguments.ranks} ranks, {os.cpu_count()} cores')
     medians = {name: measure(name, 5 if arguments.quick else arguments.steps, arguments.batch, gloo, communicator, arguments.profile)
                for name in arguments.models}
+    if arguments.json and communicator.rank == 0:
+        rows = [{'name': f'{name}: {variant}', 'step_ms': median} for name, of in medians.items() for variant, median in of.items()]
+        with open(arguments.json, 'w', encoding='utf-8') as file:
+            json.dump({'rows': rows}, file)
     if arguments.svg and communicator.rank == 0:
         caption = f'PyTorch {torch.__version__}, {arguments.ranks} processes, {os.cpu_count()} cores.'
         with open(arguments.svg, 'w', encoding='utf-8') as file:

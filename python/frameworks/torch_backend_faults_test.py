@@ -153,17 +153,19 @@ def says_what_it_does():
 # ---- Tests
 
 class Faults(unittest.TestCase):
-    def check(self, scenario, codes):
-        """Runs it on len(codes) ranks and compares their exit codes."""
+    def check(self, scenario, codes, dump='0'):
+        """Runs it on len(codes) ranks and compares their exit codes. dump: whether torch's flight recorder writes its trace."""
         with tempfile.TemporaryDirectory() as folder:
-            common = {'WORLD_SIZE': str(len(codes)), 'STORE': os.path.join(folder, 'store')}
+            common = {'WORLD_SIZE': str(len(codes)), 'STORE': os.path.join(folder, 'store'), 'TORCH_FR_DUMP_ON_TIMEOUT': dump,
+                      'TORCH_FR_DUMP_TEMP_FILE': os.path.join(folder, 'trace_')}
             found, texts = zip(*programs.run_together([([sys.executable, FILE, scenario.__name__], {**common, 'RANK': str(rank)})
                                                        for rank in range(len(codes))], TIMEOUT_S))
         self.assertEqual(list(found), codes, '\n'.join(texts))
         return texts
 
     def test_a_rank_that_is_killed_is_named(self):
-        self.check(dies, [0, -signal.SIGKILL])
+        texts = self.check(dies, [0, -signal.SIGKILL], dump='1')
+        self.assertIn('dumping trace on collective failure', texts[0])
 
     def test_a_rank_that_dies_ends_its_subgroup_and_the_world(self):
         self.check(dies_in_a_subgroup, [0, 0, 1])
@@ -198,12 +200,12 @@ class Versions(unittest.TestCase):
         return output.splitlines()[-1]
 
     def test_no_torch(self):
-        self.assertEqual(self.error('import sys; sys.modules["torch"] = None'), 'ImportError: lockstep.torch needs PyTorch 2.14 or later, '
-                         "which cannot be imported: pip install 'torch>=2.14'")
+        self.assertEqual(self.error('import sys; sys.modules["torch"] = None'), 'ImportError: lockstep.torch needs PyTorch 2.8 or later, '
+                         "which cannot be imported: pip install 'torch>=2.8'")
 
     def test_an_old_torch(self):
-        self.assertEqual(self.error('import sys, types; sys.modules["torch"] = types.SimpleNamespace(__version__="2.13.1+cpu")'),
-                         "ImportError: lockstep.torch needs PyTorch 2.14 or later, and this is 2.13.1+cpu: pip install 'torch>=2.14'")
+        self.assertEqual(self.error('import sys, types; sys.modules["torch"] = types.SimpleNamespace(__version__="2.7.1+cpu")'),
+                         "ImportError: lockstep.torch needs PyTorch 2.8 or later, and this is 2.7.1+cpu: pip install 'torch>=2.8'")
 
 
 if __name__ == '__main__':

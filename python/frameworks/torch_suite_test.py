@@ -1,15 +1,17 @@
 """PyTorch's own suite of collectives and DistributedDataParallel, torch.testing._internal.distributed.distributed_test, on the back end
 "lockstep".
 
-    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi] [--baseline] [--wrapper] [TEST...]
+    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi|gpu] [--baseline] [--wrapper] [TEST...]
 
-The suite chooses its tests at import, by the name of a back end. Each of three names opens another gate; the tests then run on Lockstep, or
-with --baseline on Gloo. What passes on Gloo has to pass on Lockstep, but for the tests listed here, which have to fail, as listed.
-With --wrapper those run that use DistributedDataParallel, with lockstep.torch.DistributedDataParallel in its place.
+The suite chooses its tests at import, by the name of a back end. Each name opens another gate; the tests then run on Lockstep, or with
+--baseline on Gloo. The gate "gpu" opens the tests for NCCL and for GPUs, and moves them to the CPU. Profiler events are required as for
+Gloo. What passes on Gloo has to pass on Lockstep, except the tests listed here, which have to fail, as listed. With
+--wrapper those run that use DistributedDataParallel, with lockstep.torch.DistributedDataParallel in its place.
 """
 
 import argparse
 import collections
+import contextlib
 import inspect
 import logging
 import multiprocessing
@@ -19,50 +21,90 @@ import time
 import types
 import unittest
 
-from lockstep.torch import cpp
+import lockstep.torch
+from lockstep.torch import backend as back_end
+from lockstep.torch import library
 
-# Tests that fail on Lockstep and pass on Gloo, each with what its error contains: in logging data PyTorch calls every back end that is not
-# its own "custom".
+# Tests that fail on Lockstep, each with what its error contains.
 KNOWN = {
+    # In logging data PyTorch calls every back end that is not its own "custom".
     'test_ddp_logging_data_cpu': "'custom' != 'lockstep'",
 }
-# And on a back end in Python: PyTorch's trampoline does not forward these two calls of a work.
-KNOWN_IN_PYTHON = {
-    'test_irecv': 'is_completed()',
-    'test_isend': 'is_completed()',
-    'test_isend_autograd_profiler': 'is_completed()',
-    'test_isend_torch_profiler': 'is_completed()',
-    'test_send_recv_any_source': 'sourceRank()',
-    'test_send_recv_any_source_autograd_profiler': 'sourceRank()',
-    'test_send_recv_any_source_torch_profiler': 'sourceRank()',
+# And those that cannot pass on a CPU, on Gloo neither, or that ask for NCCL by name.
+KNOWN_ON_CPU = {
 }
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--world-size', type=int, default=2)
-    parser.add_argument('--gate', choices=['gloo', 'lockstep', 'mpi'], default='gloo')
+    parser.add_argument('--gate', choices=['gloo', 'lockstep', 'mpi', 'gpu'], default='gloo')
     parser.add_argument('--baseline', action='store_true')
     parser.add_argument('--wrapper', action='store_true')
     parser.add_argument('tests', nargs='*')
     return parser.parse_args()
 
 
+def on_cpu(torch):
+    """A mode in which tensors are on the CPU, whatever GPU a call names, and other parts of torch.cuda do nothing."""
+    from torch.overrides import TorchFunctionMode
+
+    def is_gpu(device):
+        return isinstance(device, int) and not isinstance(device, bool) or str(device).startswith('cuda')
+
+    class OnCpu(TorchFunctionMode):
+        def __torch_function__(self, function, _types, args=(), kwargs=None):
+            kwargs = dict(kwargs or {})
+            if is_gpu(kwargs.get('device')):
+                kwargs['device'] = 'cpu'
+            if function is torch.Tensor.cuda:
+                return args[0].clone()
+            if function is torch.Tensor.to:
+                args = [args[0], *('cpu' if is_gpu(each) else each for each in args[1:])]
+            return function(*args, **kwargs)
+    return OnCpu()
+
+
+def move_to_cpu(torch, common_distributed):
+    """Opens the tests that demand GPUs or NCCL."""
+    for name in ('skip_if_no_gpu', 'skip_if_rocm_multiprocess', 'with_nccl_blocking_wait'):
+        setattr(common_distributed, name, lambda test: test)
+    for name in ('skip_if_lt_x_gpu', 'nccl_skip_if_lt_x_gpu', 'require_n_gpus_for_nccl_backend', 'requires_nccl_version'):
+        setattr(common_distributed, name, lambda *_, **__: lambda test: test)
+    common_distributed.init_multigpu_helper = lambda world_size, _: {rank: [rank] for rank in range(world_size)}
+    for name in ('set_device', 'synchronize', 'manual_seed'):
+        setattr(torch.cuda, name, lambda *_, **__: None)
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.device = contextlib.nullcontext
+    ddp, begin = torch.nn.parallel.DistributedDataParallel, torch.nn.parallel.DistributedDataParallel.__init__
+
+    def init(self, module, device_ids=None, output_device=None, *args, **kwargs):
+        begin(self, module, None, None, *args, **kwargs)
+    ddp.__init__ = init
+    torch.nn.Module.cuda = lambda self, device=None: self
+
+
 def load(gate, world_size, backend, wrapper=False):
     """The suite as a TestCase that runs on the back end."""
     # Read by the suite when it is imported.
-    os.environ.update(BACKEND=gate, WORLD_SIZE=str(world_size), OMP_NUM_THREADS='1')
+    os.environ.update(BACKEND='nccl' if gate == 'gpu' else gate, WORLD_SIZE=str(world_size), OMP_NUM_THREADS='1')
     import torch
     import torch.distributed as dist
     from torch.testing._internal import common_distributed
-    import lockstep.torch.backend  # noqa: F401: here, not in each rank of each test
+    if backend == 'lockstep':  # here, not in each rank of each test
+        back_end.load(library.find() or library.build())
     dist.is_mpi_available = lambda: True
+    dist.is_nccl_available = lambda: True
+    for feature in ('plugin', 'ddp', 'gpu'):
+        common_distributed.DistTestCases.backend_feature[feature].add('lockstep')
     if wrapper:
         torch.nn.parallel.DistributedDataParallel = lockstep.torch.DistributedDataParallel
-    for feature in ('plugin', 'ddp'):
-        common_distributed.DistTestCases.backend_feature[feature].add('lockstep')
+    if gate == 'gpu':
+        move_to_cpu(torch, common_distributed)
     from torch.testing._internal.distributed import distributed_test
     distributed_test.BACKEND = backend
+    for supported in (distributed_test.PROFILING_SUPPORTED_BACKENDS, distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
+        supported.append('lockstep')
     if world_size < 3:
         os.environ['BACKEND'] = 'gloo'  # skips the tests of a group of ranks 1 and 2
     # Errors come by the result, too; looking for the end of ranks every 0.1 s is half of the time.
@@ -74,6 +116,10 @@ def load(gate, world_size, backend, wrapper=False):
             super().setUp()
             # Forked: to import torch in each rank of each test takes seconds.
             self._start_processes(multiprocessing.get_context('fork').Process)
+
+        def run_test(self, *args, **kwargs):
+            with on_cpu(torch) if gate == 'gpu' else contextlib.nullcontext():
+                super().run_test(*args, **kwargs)
 
         def _test_accumulate_gradients_no_sync(self, *args, **kwargs):
             # Knows by name whether the model belongs on the CPU. In this rank all else has been chosen.
@@ -133,7 +179,7 @@ def main():
     names = options.tests or unittest.defaultTestLoader.getTestCaseNames(suite)
     if options.wrapper and not options.tests:
         names = sorted(set(names) & uses_ddp(suite))
-    result = Result({} if options.baseline else KNOWN if cpp.built_path().exists() else {**KNOWN, **KNOWN_IN_PYTHON})
+    result = Result({} if options.baseline else {**KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {})})
     began = time.monotonic()
     unittest.TestSuite(map(suite, names)).run(result)
     counts = {outcome: len(found) for outcome, found in result.outcomes.items()}

@@ -77,8 +77,7 @@ def _in_torch():
         x = torch.ones(4)
         dist.all_reduce(x)
         assert x.tolist() == [_RANKS] * 4, x
-        kind = type(dist.distributed_c10d._get_default_group()._get_backend(torch.device('cpu')))
-        text = f'back end {kind.__module__}.{kind.__name__}, {_library()}; made in {made_s:.1f} s; {torch.get_num_threads()} threads'
+        text = f'back end {_library()}; made in {made_s:.1f} s; {torch.get_num_threads()} threads'
         dist.destroy_process_group()
         return True, text
     except Exception as error:
@@ -86,14 +85,12 @@ def _in_torch():
 
 
 def _library():
-    """Which library of the back end this process has loaded."""
+    """Where the library of the back end comes from."""
     package = os.path.dirname(os.path.realpath(lockstep.__file__))
     with open('/proc/self/maps') as maps:
         paths = {line[line.index('/'):].strip() for line in maps if '/' in line}
-    ours = [path for path in paths if os.path.basename(path).startswith('lockstep_torch')]
-    if not ours:
-        return 'in Python'
-    return f'in C++, {"of the package" if ours[0].startswith(package) else "compiled on this machine and cached"}'
+    ours = next(path for path in paths if os.path.basename(path).startswith('lockstep_torch'))
+    return 'of the package' if ours.startswith(package) else 'compiled on this machine and cached'
 
 
 def _rank_main():

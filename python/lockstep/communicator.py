@@ -26,6 +26,7 @@ FORK     In a forked child the parent's communicators raise FailedPrecondition, 
          init() itself. Memory of allocate() is not there.
 """
 
+import numbers
 import threading
 
 from lockstep import at_exit, options, tensors, works
@@ -163,11 +164,11 @@ class Communicator(ObjectCalls):
         """
         source = tensors.read(input, 'input', output is None)
         target = source if output is None or output is input else tensors.read(output, 'output', True)
-        return self._run(lib.lockstep_all_reduce, (source, target), (source.c, target.c, op), options)
+        return self._run(lib.lockstep_all_reduce, (source, target), (source.c, target.c, _op(op)), options)
 
     def broadcast(self, tensor, root=0, **options):
         """tensor on every rank = tensor on the root. The same number of elements everywhere."""
-        read = tensors.read(tensor, 'tensor', self.rank != root)
+        read = tensors.read(tensor, 'tensor', self.rank != root, True)
         return self._run(lib.lockstep_broadcast, (read,), (read.c, root), options)
 
     def reduce(self, input, output=None, op=SUM, root=0, **options):
@@ -175,17 +176,17 @@ class Communicator(ObjectCalls):
         at_root = self.rank == root
         source = tensors.read(input, 'input', at_root and output is None)
         target = tensors.read(output, 'output', True) if at_root and output is not None else source
-        return self._run(lib.lockstep_reduce, (source, target), (source.c, target.c, op, root), options)
+        return self._run(lib.lockstep_reduce, (source, target), (source.c, target.c, _op(op), root), options)
 
     def all_gather(self, input, output, counts=None, **options):
         """output on every rank = the inputs in rank order.
 
         output: size x n elements. counts: where inputs differ in size, the elements of each rank's, equal on all ranks.
         """
-        source, target = tensors.read(input, 'input', False), tensors.read(output, 'output', True)
+        source, target = tensors.read(input, 'input', False, True), tensors.read(output, 'output', True, True)
         if counts is None:
             return self._run(lib.lockstep_all_gather, (source, target), (source.c, target.c), options)
-        return self._run(lib.lockstep_all_gather_v, (source, target), (source.c, target.c, self._counts(counts)), options)
+        return self._run(lib.lockstep_all_gather_v, (source, target), (source.c, target.c, self._counts(counts, source)), options)
 
     def reduce_scatter(self, input, output, op=SUM, counts=None, **options):
         """output = block `rank` of the reduction of all inputs.
@@ -194,34 +195,35 @@ class Communicator(ObjectCalls):
         """
         source, target = tensors.read(input, 'input', False), tensors.read(output, 'output', True)
         if counts is None:
-            return self._run(lib.lockstep_reduce_scatter, (source, target), (source.c, target.c, op), options)
-        return self._run(lib.lockstep_reduce_scatter_v, (source, target), (source.c, target.c, self._counts(counts), op), options)
+            return self._run(lib.lockstep_reduce_scatter, (source, target), (source.c, target.c, _op(op)), options)
+        arguments = (source.c, target.c, self._counts(counts, source), _op(op))
+        return self._run(lib.lockstep_reduce_scatter_v, (source, target), arguments, options)
 
     def all_to_all(self, input, output, input_counts=None, output_counts=None, **options):
         """Block r of the input goes to rank r; block r of the output comes from rank r.
 
         Counts: the elements of each block, this rank's own; both or none. Without them blocks have n / size elements.
         """
-        source, target = tensors.read(input, 'input', False), tensors.read(output, 'output', True)
+        source, target = tensors.read(input, 'input', False, True), tensors.read(output, 'output', True, True)
         if (input_counts is None) != (output_counts is None):
             raise InvalidArgument('input_counts and output_counts: both, or none')
         if input_counts is None:
             return self._run(lib.lockstep_all_to_all, (source, target), (source.c, target.c), options)
-        counts = (self._counts(input_counts), self._counts(output_counts))
+        counts = (self._counts(input_counts, source), self._counts(output_counts, target))
         return self._run(lib.lockstep_all_to_all_v, (source, target), (source.c, target.c, *counts), options)
 
     def gather(self, input, output=None, counts=None, root=0, **options):
         """output on the root = the inputs in rank order. Ignored elsewhere. output and counts: as of all_gather."""
-        source = tensors.read(input, 'input', False)
-        target = tensors.read(output, 'output', True) if self.rank == root else None
-        arguments = (source.c, target.c if target else ffi.NULL, self._counts(counts), root)
+        source = tensors.read(input, 'input', False, True)
+        target = tensors.read(output, 'output', True, True) if self.rank == root else None
+        arguments = (source.c, target.c if target else ffi.NULL, self._counts(counts, source), root)
         return self._run(lib.lockstep_gather, (source, target), arguments, options)
 
     def scatter(self, input, output, counts=None, root=0, **options):
         """output = block `rank` of the root's input, which is ignored elsewhere. counts: as of reduce_scatter."""
-        source = tensors.read(input, 'input', False) if self.rank == root else None
-        target = tensors.read(output, 'output', True)
-        arguments = (source.c if source else ffi.NULL, target.c, self._counts(counts), root)
+        source = tensors.read(input, 'input', False, True) if self.rank == root else None
+        target = tensors.read(output, 'output', True, True)
+        arguments = (source.c if source else ffi.NULL, target.c, self._counts(counts, target), root)
         return self._run(lib.lockstep_scatter, (source, target), arguments, options)
 
     def barrier(self, **options):
@@ -237,34 +239,34 @@ class Communicator(ObjectCalls):
 
     def all_reduce_coalesced(self, inputs, outputs=None, op=SUM, **options):
         """all_reduce of each tensor of a list, as one collective. Tensors of one dtype, in one place."""
-        return self._run_lists(lib.lockstep_all_reduce_coalesced, inputs, outputs, (op,), options)
+        return self._run_lists(lib.lockstep_all_reduce_coalesced, inputs, outputs, (_op(op),), options)
 
     def broadcast_coalesced(self, tensor_list, root=0, **options):
         """broadcast of each tensor of a list, as one collective."""
-        array, kept = read_list(tensor_list, 'tensor_list', self.rank != root)
+        array, kept = read_list(tensor_list, 'tensor_list', self.rank != root, True)
         return self._run(lib.lockstep_broadcast_coalesced, kept, (array, len(kept), root), options)
 
     def all_gather_coalesced(self, inputs, outputs, **options):
         """all_gather of each pair of tensors, as one collective."""
-        return self._run_lists(lib.lockstep_all_gather_coalesced, inputs, outputs, (), options)
+        return self._run_lists(lib.lockstep_all_gather_coalesced, inputs, outputs, (), options, True)
 
     def reduce_scatter_coalesced(self, inputs, outputs, op=SUM, **options):
         """reduce_scatter of each pair of tensors, as one collective."""
-        return self._run_lists(lib.lockstep_reduce_scatter_coalesced, inputs, outputs, (op,), options)
+        return self._run_lists(lib.lockstep_reduce_scatter_coalesced, inputs, outputs, (_op(op),), options)
 
-    def _run_lists(self, call, inputs, outputs, arguments, options):
-        sources, kept = read_list(inputs, 'inputs', outputs is None)
-        targets, also = (sources, kept) if outputs is None else read_list(outputs, 'outputs', True)
+    def _run_lists(self, call, inputs, outputs, arguments, options, any_dtype=False):
+        sources, kept = read_list(inputs, 'inputs', outputs is None, any_dtype)
+        targets, also = (sources, kept) if outputs is None else read_list(outputs, 'outputs', True, any_dtype)
         if len(kept) != len(also):
             raise InvalidArgument(f'{len(kept)} inputs and {len(also)} outputs')
         return self._run(call, (kept, also), (sources, targets, len(kept), *arguments), options)
 
-    def _counts(self, counts):
+    def _counts(self, counts, tensor):
         if counts is None:
             return ffi.NULL
         if len(counts) != self.size:
             raise InvalidArgument(f'{len(counts)} counts for {self.size} ranks')
-        return ffi.new('int64_t[]', list(counts))
+        return ffi.new('int64_t[]', [count * tensor.elements for count in counts])
 
     def _run(self, call, borrowed, arguments, given):
         """Makes a collective call, as its options say."""
@@ -291,7 +293,7 @@ class Communicator(ObjectCalls):
 
         tag: from 0. timeout: seconds, default the communicator's. asynchronous: returns a Work at once.
         """
-        read = tensors.read(tensor, 'tensor', False)
+        read = tensors.read(tensor, 'tensor', False, True)
         arguments = (lib.lockstep_send, read.c, target, tag, _milliseconds(timeout))
         return self._end(works.start(self._call, *arguments, borrowed=read), asynchronous)
 
@@ -301,7 +303,7 @@ class Communicator(ObjectCalls):
         timeout: seconds, default the communicator's. asynchronous: returns a Work at once, whose message() it is.
         ERRORS  FailedPrecondition if the message does not fit; it is lost then.
         """
-        read = tensors.read(tensor, 'tensor', True)
+        read = tensors.read(tensor, 'tensor', True, True)
         arguments = (lib.lockstep_receive, read.c, source, tag, _milliseconds(timeout), ffi.NULL)
         work = works.start(self._call, *arguments, borrowed=read)
         if asynchronous:
@@ -364,8 +366,18 @@ def _take_communicators(out, device_index):
 
 
 def _milliseconds(seconds):
+    if seconds is None:
+        return 0
+    if not isinstance(seconds, numbers.Real) or not 0 <= seconds < 2**50:
+        raise InvalidArgument(f'timeout is {seconds!r}; it is a number of seconds, not negative, or None')
     # What is positive stays so: 0 is the default.
-    return 0 if seconds is None else max(1, round(1000 * seconds))
+    return max(1, round(1000 * seconds))
+
+
+def _op(op):
+    if not isinstance(op, numbers.Integral) or isinstance(op, bool):
+        raise InvalidArgument(f'op is {op!r}; it is lockstep.SUM, AVG, PREMUL_SUM, PROD, MIN, MAX, AND, OR or XOR')
+    return op
 
 
 def _collective_options(given):
@@ -386,9 +398,9 @@ def _stream(stream):
     return made
 
 
-def read_list(given, name, writable):
+def read_list(given, name, writable, any_dtype=False):
     """(a lockstep_tensor[] of the arrays, the Tensors that keep their memory)"""
-    kept = [tensors.read(tensor, f'{name}[{i}]', writable) for i, tensor in enumerate(given)]
+    kept = [tensors.read(tensor, f'{name}[{i}]', writable, any_dtype) for i, tensor in enumerate(given)]
     array = ffi.new('lockstep_tensor[]', len(kept))
     for i, tensor in enumerate(kept):
         array[i] = tensor.c[0]

@@ -3,6 +3,9 @@
 
 Elements lie as in C (row-major), without gaps, in this machine's byte order. Memory that Lockstep would write must be writable. An array
 that says nothing of it (DLPack before 1.0, as of JAX) is read-only.
+
+Calls without arithmetic (messages, broadcast, all-gather, all-to-all, gather, scatter) take any dtype of a fixed size, and its
+elements travel as bytes.
 """
 
 import ctypes
@@ -32,12 +35,23 @@ _of_torch_dtype = {}
 _SHAPE, _TENSOR, _ADDRESS = ffi.typeof('int64_t[]'), ffi.typeof('lockstep_tensor*'), ffi.typeof('void*')
 
 
-class Tensor:
-    """A lockstep_tensor (`c`), and what keeps its memory (`owner`): the array, or what the array lent."""
+class _Bytes:
+    """Stands for a dtype that Lockstep does not have, by its size."""
 
-    __slots__ = ('c', 'shape', 'owner')
+    def __init__(self, size):
+        self.size = size
+
+
+class Tensor:
+    """A lockstep_tensor (`c`), and what keeps its memory (`owner`): the array, or what the array lent. `elements` of it are one of the
+    array's: more than 1 if those travel as bytes."""
+
+    __slots__ = ('c', 'shape', 'owner', 'elements')
 
     def __init__(self, address, dtype, shape, owner, device_kind=lib.LOCKSTEP_HOST, device_index=0):
+        self.elements = 1
+        if isinstance(dtype, _Bytes):
+            self.elements, shape, dtype = dtype.size, (*shape, dtype.size), lib.LOCKSTEP_U8
         self.shape = ffi.new(_SHAPE, shape or (1,))
         self.owner = owner
         self.c = c = ffi.new(_TENSOR)
@@ -45,22 +59,23 @@ class Tensor:
         c.device_kind, c.device_index = device_kind, device_index
 
 
-def read(array, name, writable):
+def read(array, name, writable, any_dtype=False):
     """The Tensor of an array, which it keeps alive and, where arrays can be resized, from that.
 
+    any_dtype: elements of a dtype that Lockstep does not have are bytes.
     ERRORS  InvalidArgument says what is wrong with `name`, an argument of the caller's.
     """
     if isinstance(array, Tensor):
         return array
     if hasattr(array, 'data_ptr'):
-        return _of_torch(array, name)
+        return _of_torch(array, name, any_dtype)
     view = _view(array)
     if view is not None:
-        return _of_buffer(view, array, name, writable)
+        return _of_buffer(view, array, name, writable, any_dtype)
     if hasattr(array, '__cuda_array_interface__'):
         return _of_cuda(array, name, writable)
     if hasattr(array, '__array_interface__'):
-        return _of_extended_numpy(array, name, writable)
+        return _of_extended_numpy(array, name, writable, any_dtype)
     if hasattr(array, '__dlpack__'):
         return _of_dlpack(array, name, writable)
     raise InvalidArgument(f'{name}: a {type(array).__name__} has no buffer, __cuda_array_interface__ or __dlpack__')
@@ -106,7 +121,7 @@ def _no_dtype(name, what):
     return InvalidArgument(f'{name}: Lockstep has no dtype {what}; it has {", ".join(NAMES)}')
 
 
-def _of_buffer(view, array, name, writable):
+def _of_buffer(view, array, name, writable, any_dtype):
     dtype = _KINDS.get((view.format.lstrip('@=' + _NATIVE), view.itemsize))
     if dtype is None:
         if view.format[0] in _FOREIGN:
@@ -114,6 +129,8 @@ def _of_buffer(view, array, name, writable):
                                   "convert them: array.astype(array.dtype.newbyteorder('='))")
         if view.format.startswith('T{'):
             raise InvalidArgument(f"{name}: elements are structures, '{view.format}'; pass their fields, or a view of bytes")
+        if any_dtype and 'O' not in view.format:  # a pointer to an object
+            return _of_view(view, _Bytes(view.itemsize), array, name, writable)
         raise _no_dtype(name, f"for the buffer format '{view.format}' of {view.itemsize} bytes")
     return _of_view(view, dtype, array, name, writable)
 
@@ -126,21 +143,22 @@ def _of_view(view, dtype, array, name, writable):
     return Tensor(_address(view), dtype, view.shape, view)
 
 
-def _of_extended_numpy(array, name, writable):
+def _of_extended_numpy(array, name, writable, any_dtype):
     """Of a NumPy array whose dtype the buffer protocol cannot tell: bfloat16 and float8 of ml_dtypes."""
-    dtype = NAMES.get(array.dtype.name)
-    if dtype is None:
+    dtype = NAMES.get(array.dtype.name) or (any_dtype and _Bytes(array.dtype.itemsize))
+    if not dtype:
         raise _no_dtype(name, array.dtype)
     return _of_view(memoryview(array.view(f'u{array.dtype.itemsize}')), dtype, array, name, writable)
 
 
-def _of_torch(tensor, name):
+def _of_torch(tensor, name, any_dtype):
     dtype = _of_torch_dtype.get(tensor.dtype)
     if dtype is None:
-        dtype = NAMES.get(str(tensor.dtype).removeprefix('torch.'))
-        if dtype is None:
+        dtype = NAMES.get(str(tensor.dtype).removeprefix('torch.')) or (any_dtype and _Bytes(tensor.element_size()))
+        if not dtype:
             raise _no_dtype(name, tensor.dtype)
-        _of_torch_dtype[tensor.dtype] = dtype
+        if not isinstance(dtype, _Bytes):
+            _of_torch_dtype[tensor.dtype] = dtype
     device = tensor.device
     if device.type not in ('cpu', 'cuda'):
         raise InvalidArgument(f'{name}: a tensor on {device}; Lockstep has the CPU and CUDA')

@@ -3,11 +3,15 @@
 import os
 import weakref
 
+import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 import lockstep
-from lockstep._native import lib
+import lockstep.torch.backend
+from lockstep import works
+from lockstep._native import ffi, lib
+from lockstep.communicator import _communicators_out, _take_communicators
 from lockstep.torch.store import connect
 
 _made = weakref.WeakKeyDictionary()  # for each process group of another back end the number of communicators made for it
@@ -16,12 +20,11 @@ _made = weakref.WeakKeyDictionary()  # for each process group of another back en
 def communicator_of(group, device):
     """A communicator of its own for the ranks of a process group, which takes tensors of the device. Collective.
 
-    Of the back end "lockstep" it is a duplicate of the group's. For another one the ranks meet over the group's store, and get its timeout.
+    For the back end "lockstep" it is a duplicate of the group's. For another one the ranks meet over the group's store, with its timeout.
     """
     backend = _backend_of(group, device)
-    if getattr(backend, '_communicator', None) is not None:
-        communicator = (backend._of_gpu(device) if device.type == 'cuda' else backend._communicator).duplicate()
-    else:
+    communicator = _duplicate(group, device) if lockstep.torch.backend.loaded() else None
+    if communicator is None:
         number = _made[group] = _made.get(group, 0) + 1
         of_device = {'device_kind': lib.LOCKSTEP_CUDA, 'device_index': device.index or 0} if device.type == 'cuda' else {}
         communicator = connect(dist.PrefixStore(f'lockstep/{number}', group.get_group_store()), group.size(), group.rank(),
@@ -38,6 +41,15 @@ def follow_timeout(communicator):
     if timeout_ms != communicator.backend_timeout_ms:
         communicator.set_timeout(timeout_ms / 1000)
         communicator.backend_timeout_ms = timeout_ms
+
+
+def _duplicate(group, device):
+    """A duplicate of the communicator of the group's back end; None if that is not "lockstep"."""
+    def call():
+        out[0] = ffi.cast('lockstep_communicator*', torch.ops.lockstep.duplicate(group.boxed(), device))
+    out, on_device = _communicators_out(1), device.type == 'cuda'
+    works.Call(call, on_device=on_device).wait()
+    return _take_communicators(out, device.index or 0 if on_device else None)[0]
 
 
 def default_group():

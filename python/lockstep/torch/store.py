@@ -13,17 +13,22 @@ def connect(store, size, rank, timeout_ms, **options):
     """A new communicator of `size` ranks, each of which calls it with the same store. timeout_ms is its own, and its set-up's;
     None: the defaults."""
     return lockstep.init(world_size=size, rank=rank, store=Store(store), setup_timeout_ms=timeout_ms, timeout_ms=timeout_ms,
-                         **_hosts(size, rank), **options)
+                         **_local(size, rank), **options)
 
 
-def _hosts(size, rank):
-    """Options that tell whether the ranks have one host or several. The launcher's variables tell it of the world."""
+def hosts(size):
+    """1 if a group's ranks are known to have one host, 2 if each has its own, 0 if that is unknown. The launcher's variables tell it of the
+    world."""
     world = dist.get_world_size() if dist.is_initialized() else size
     for family in ('LOCKSTEP_', ''):
         total, here = (os.environ.get(family + name) for name in ('WORLD_SIZE', 'LOCAL_WORLD_SIZE'))
         if total == str(world) and here is not None:
-            return {'local_world_size': size, 'local_rank': rank} if here == total else {'local_world_size': 1, 'local_rank': 0}
-    return {}
+            return 1 if here == total else 2
+    return 0
+
+
+def _local(size, rank):
+    return {1: {'local_world_size': size, 'local_rank': rank}, 2: {'local_world_size': 1, 'local_rank': 0}}.get(hosts(size), {})
 
 
 class Store:

@@ -1,10 +1,11 @@
-"""The c10d back end in C++: built once, however many processes want it; equal to the one in Python; with works that tell all.
+"""Works of the back end "lockstep", what observes them, and its ends, on two ranks.
 
-It builds in a cache folder of its own, and then runs itself as two ranks: those of the tests, one that dies, and two that leave early.
+It runs itself as two ranks: those of the tests, one that dies, and two that leave early.
 """
 
 import contextlib
 import datetime
+import json
 import os
 import signal
 import sys
@@ -15,207 +16,21 @@ import unittest
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.nn.parallel import DistributedDataParallel
 
 import lockstep.run
 import programs
-from lockstep.torch import cpp
 
 CPU = torch.device('cpu')
 RANK = int(os.environ.get('RANK', 0))
 
 
-def python_group(ranks=(0, 1)):
-    """A group of the back end in Python on these ranks. On the others it is of the one in C++: they understand each other."""
-    real = cpp.over
-    if RANK in ranks:
-        cpp.over = lambda backend: backend
-    try:
-        return dist.new_group(backend='lockstep')
-    finally:
-        cpp.over = real
-
-
-def numbers(*shape, dtype=torch.float32):
+def numbers(*shape):
     """Small integers, another set on each rank, so that every sum is exact."""
     generator = torch.Generator().manual_seed(7 * RANK + len(shape))
-    return torch.randint(0, 5, shape, generator=generator).to(dtype)
-
-
-# ---- What is compared: name -> call(group), which returns the tensors that were written.
-
-def all_reduce(op=dist.ReduceOp.SUM, dtype=torch.float32, transposed=False):
-    def call(group):
-        tensor = numbers(3, 4, dtype=dtype)
-        tensor = tensor.t() if transposed else tensor
-        dist.all_reduce(tensor, op, group)
-        return [tensor]
-    return call
-
-
-def all_reduce_coalesced(group):
-    tensors = [numbers(5), numbers(2, 3).t(), numbers(0)]
-    with dist._coalescing_manager(group):
-        for tensor in tensors:
-            dist.all_reduce(tensor, group=group)
-    return tensors
-
-
-def all_reduce_sparse(group):
-    tensor = torch.sparse_coo_tensor([[RANK, 3, 3]], numbers(3, 2), (5, 2))
-    dist.all_reduce(tensor, group=group)
-    return [tensor.to_dense(), torch.tensor(tensor.is_coalesced())]
-
-
-def all_reduce_sparse_empty(group):
-    tensor = torch.sparse_coo_tensor(torch.zeros(2, RANK, dtype=torch.int64), numbers(RANK), (5, 2))
-    dist.all_reduce(tensor, group=group)
-    return [tensor.to_dense()]
-
-
-def broadcast(group):
-    tensor = numbers(4, 4).t()
-    dist.broadcast(tensor, 1, group)
-    return [tensor]
-
-
-def reduce(group):
-    tensor = numbers(6)
-    dist.reduce(tensor, 1, group=group)
-    return [tensor] if RANK == 1 else []
-
-
-def all_gather(group):
-    outputs = [torch.empty(4, 3).t() for _ in range(2)]
-    dist.all_gather(outputs, numbers(3, 4), group)
-    return outputs
-
-
-def all_gather_coalesced(group):
-    outputs = [[torch.empty(3), torch.empty(2, 2)] for _ in range(2)]
-    dist.all_gather_coalesced(outputs, [numbers(3), numbers(2, 2)], group)
-    return [tensor for each in outputs for tensor in each]
-
-
-def all_gather_into_tensor(group):
-    output = torch.empty(6, 2)
-    dist.all_gather_into_tensor(output, numbers(3, 2), group)
-    return [output]
-
-
-def all_gather_into_tensor_coalesced(group):
-    outputs = [torch.empty(4), torch.empty(6)]
-    with dist._coalescing_manager(group):
-        for output, size in zip(outputs, (2, 3)):
-            dist.all_gather_into_tensor(output, numbers(size), group)
-    return outputs
-
-
-def one_tensor_twice_in_a_list(group):
-    tensor, outputs = numbers(2), [torch.empty(4), torch.empty(4)]
-    with dist._coalescing_manager(group):
-        for output in outputs:
-            dist.all_gather_into_tensor(output, tensor, group)
-    return outputs
-
-
-def gather(group):
-    outputs = [torch.empty(3) for _ in range(2)] if RANK == 1 else None
-    dist.gather(numbers(3), outputs, 1, group)
-    return outputs or []
-
-
-def scatter(group):
-    output = torch.empty(2, 3).t()
-    dist.scatter(output, [numbers(3, 2), numbers(3, 2) + 1] if RANK == 0 else None, 0, group)
-    return [output]
-
-
-def reduce_scatter(group):
-    output = torch.empty(3)
-    dist.reduce_scatter(output, [numbers(3), numbers(3) + 1], group=group)
-    return [output]
-
-
-def reduce_scatter_tensor(group):
-    output = torch.empty(2, 3)
-    dist.reduce_scatter_tensor(output, numbers(4, 3), dist.ReduceOp.MAX, group)
-    return [output]
-
-
-def reduce_scatter_tensor_coalesced(group):
-    outputs = [torch.empty(2), torch.empty(3)]
-    with dist._coalescing_manager(group):
-        for output in outputs:
-            dist.reduce_scatter_tensor(output, numbers(2 * output.numel()), group=group)
-    return outputs
-
-
-def all_to_all_single(group):
-    output = torch.empty(4, 3)
-    dist.all_to_all_single(output, numbers(4, 3), group=group)
-    return [output]
-
-
-def all_to_all_single_split(group):
-    output = torch.empty(2 * (RANK + 1), 3)
-    dist.all_to_all_single(output, numbers(3, 3), [RANK + 1, RANK + 1], [1, 2], group)
-    return [output]
-
-
-def all_to_all(group):
-    outputs = [torch.empty(RANK + 1, 2), torch.empty(RANK + 1)]
-    dist.all_to_all(outputs, [numbers(1, 2) if RANK == 0 else numbers(1), numbers(2, 2) if RANK == 0 else numbers(2)], group)
-    return outputs
-
-
-def messages(group):
-    tensor = numbers(3, 2).t()
-    if RANK == 0:
-        dist.send(tensor, 1, group, tag=3)
-        dist.recv(tensor, 1, group)
-    else:
-        received = torch.empty(3, 2).t()
-        dist.recv(received, 0, group, tag=3)
-        dist.send(received + 1, 0, group)
-    return [tensor]
-
-
-def batch_of_messages(group):
-    outputs = [torch.empty(2, 2).t(), torch.empty(3)]
-    calls = [dist.P2POp(dist.irecv, output, 1 - RANK, group) for output in outputs]
-    calls += [dist.P2POp(dist.isend, tensor, 1 - RANK, group) for tensor in (numbers(2, 2).t(), numbers(3))]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
-    return outputs
-
-
-def objects(group):
-    found = [None, None]
-    dist.all_gather_object(found, {'rank': RANK}, group)
-    return [torch.tensor([each['rank'] for each in found])]
-
-
-def functional(group):
-    import torch.distributed._functional_collectives as functional
-    tensor = functional.all_reduce(numbers(4), 'sum', group)
-    gathered = functional.all_gather_tensor(numbers(2), 0, group)
-    return [tensor + 0, gathered + 0]
-
-
-def ddp(group):
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
-    model = DistributedDataParallel(model, process_group=group)
-    model(numbers(6, 4)).square().sum().backward()
-    return [parameter.grad for parameter in model.parameters()]
-
-
-def ddp_sparse(group):
-    torch.manual_seed(1)
-    model = DistributedDataParallel(torch.nn.Embedding(6, 3, sparse=True), process_group=group)
-    model(torch.tensor([RANK, 4])).sum().backward()
-    return [model.module.weight.grad.to_dense()]
+    return torch.randint(0, 5, shape, generator=generator).float()
 
 
 def powersgd(group):
@@ -230,34 +45,8 @@ def powersgd(group):
     return [parameter.grad for parameter in model.parameters()]
 
 
-OPS = dist.ReduceOp
-CALLS = {
-    **{f'all_reduce {op}': all_reduce(op) for op in (OPS.SUM, OPS.PRODUCT, OPS.MIN, OPS.MAX, OPS.AVG)},
-    **{f'all_reduce {op}': all_reduce(op, torch.int64) for op in (OPS.BAND, OPS.BOR, OPS.BXOR)},
-    **{f'all_reduce {dtype}': all_reduce(dtype=dtype) for dtype in (
-        torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64, torch.complex64, torch.bool)},
-    'all_reduce by a factor': all_reduce(dist._make_nccl_premul_sum(0.5)), 'all_reduce transposed': all_reduce(transposed=True),
-    **{call.__name__: call for call in (
-        all_reduce_coalesced, all_reduce_sparse, all_reduce_sparse_empty, broadcast, reduce, all_gather, all_gather_coalesced,
-        all_gather_into_tensor, all_gather_into_tensor_coalesced, one_tensor_twice_in_a_list,
-        gather, scatter, reduce_scatter, reduce_scatter_tensor,
-        reduce_scatter_tensor_coalesced, all_to_all_single, all_to_all_single_split, all_to_all, messages, batch_of_messages, objects,
-        functional, ddp, ddp_sparse)},
-}
-
-
 class ResultsTest(unittest.TestCase):
-    def test_equal_those_of_the_back_end_in_python(self):
-        for other, group in (('in Python', python_group()), ('in Python on rank 0 alone', python_group([0]))):
-            for name, call in CALLS.items():
-                with self.subTest(name, other=other):
-                    ours, expected = call(dist.group.WORLD), call(group)
-                    self.assertEqual(len(ours), len(expected))
-                    for one, two in zip(ours, expected):
-                        self.assertTrue(torch.equal(one, two), f'{one} and {two}')
-            dist.destroy_process_group(group)
-
-    def test_a_negated_view_is_sent_as_what_it_says(self):
+    def test_a_negated_view_is_sent_as_its_values(self):
         tensor = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
         self.assertTrue(tensor.is_neg())
         output = torch.empty(4)
@@ -269,19 +58,6 @@ class ResultsTest(unittest.TestCase):
             rows = [torch.empty_like(gradient) for _ in range(2)]
             dist.all_gather(rows, gradient)
             self.assertTrue(torch.equal(*rows))
-
-    def test_split(self):
-        group = dist.split_group(split_ranks=[[1, 0]], timeout=datetime.timedelta(seconds=50))
-        self.assertEqual(type(group._get_backend(CPU)).__module__, cpp.NAME)
-        self.assertEqual(group.rank(), 1 - RANK)
-        tensor = torch.tensor([RANK + 1.])
-        dist.broadcast(tensor, 1, group)
-        self.assertEqual(tensor.item(), 2)
-        alone = dist.split_group(split_ranks=[[1]])
-        self.assertEqual(alone is not dist.GroupMember.NON_GROUP_MEMBER, RANK == 1)
-        for each in (group, alone):
-            dist.destroy_process_group(each)
-
 
 class WorkTest(unittest.TestCase):
     """The other rank starts its part when it gets a message, so that works are seen before they are done."""
@@ -436,13 +212,137 @@ class WorkTest(unittest.TestCase):
             dist.destroy_process_group(group)
 
 
+class ObserversTest(unittest.TestCase):
+    """Hooks, flight records and profiles."""
+
+    @staticmethod
+    def entries(group):
+        name = group.group_name
+        records = json.loads(_dump_fr_trace_json(backend='lockstep'))['entries']
+        return [entry for entry in records if entry['process_group'][0] == name]
+
+    def test_flight_records_tell_what_is_done(self):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(2), group=group)
+        dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+        dist.all_gather([torch.empty(2)] * 2, torch.ones(2), group=group)
+        with dist._coalescing_manager(group, CPU):
+            dist.broadcast(torch.ones(2), 0, group)
+        if RANK == 0:
+            late = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+            *done, waiting = self.entries(group)
+            self.assertEqual({entry['state'] for entry in done}, {'completed'}, done)
+            self.assertTrue(all(entry['retired'] and entry['duration_ms'] >= 0 for entry in done), done)
+            self.assertEqual((waiting['state'], waiting['retired']), ('scheduled', False))
+            dist.send(torch.zeros(1), 1)
+            late.wait()
+        else:
+            dist.recv(torch.zeros(1), 0)
+            dist.all_reduce(torch.ones(2), group=group)
+        self.assertEqual({entry['state'] for entry in self.entries(group)}, {'completed'})
+        dist.destroy_process_group(group)
+
+    def test_a_work_that_nobody_waits_for_is_completed(self):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        deadline = time.monotonic() + 60
+        while self.entries(group)[0]['state'] != 'completed':
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        dist.destroy_process_group(group)
+
+    def test_a_failure_runs_the_abort_hooks(self):
+        group = dist.new_group()
+        backend, called = group._get_backend(CPU), threading.Event()
+        self.assertTrue(backend.supports_abort_hooks)
+        backend.register_abort_hook(1, called.set)
+        backend.register_abort_hook(2, lambda: self.fail('unregistered'))
+        backend.unregister_abort_hook(2)
+        if RANK == 0:
+            with self.assertRaisesRegex(dist.DistBackendError, 'Timed out'):
+                opts = dist.AllreduceOptions()
+                opts.timeout = datetime.timedelta(milliseconds=200)
+                group.allreduce([torch.ones(2)], opts).wait()
+            self.assertTrue(called.wait(60))
+            self.assertEqual(backend.get_error(), dist._ErrorType.TIMEOUT if hasattr(dist, '_ErrorType') else backend.get_error())
+        dist.barrier()
+
+    def test_profiles_have_events_with_metadata(self):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+            dist.all_reduce(torch.ones(3, 2))
+            dist.broadcast(torch.ones(5), 1, async_op=True).wait()
+        events = {event.name: event for event in profile.events()}
+        for name, shape in (('lockstep:all_reduce', [3, 2]), ('lockstep:broadcast', [5])):
+            self.assertTrue(events[name].is_async)
+            self.assertEqual(events[name].input_shapes, [shape])
+        with tempfile.NamedTemporaryFile(suffix='.json') as file:
+            profile.export_chrome_trace(file.name)
+            with open(file.name) as trace:
+                found = [event['args'] for event in json.load(trace)['traceEvents'] if event.get('name') == 'record_param_comms']
+        self.assertEqual([args['Collective name'] for args in found], ['all_reduce', 'broadcast'])
+        self.assertEqual((found[0]['In msg nelems'], found[0]['Group size'], found[0]['dtype']), (6, 2, 'Float'))
+
+
+class CompileTest(unittest.TestCase):
+    """torch.compile traces the program around the back end, and not into it."""
+
+    def test_data_parallel(self):
+        net = torch.nn.Linear(3, 2)
+        model = torch.compile(DistributedDataParallel(net), backend='aot_eager')
+        for _ in range(3):
+            net.zero_grad()
+            model(torch.ones(1, 3) * (RANK + 1)).sum().backward()
+            self.assertEqual(net.weight.grad[0, 0].item(), 1.5)
+
+    def test_a_barrier(self):
+        @torch.compile(backend='aot_eager')
+        def with_barrier(x):
+            y = x + 1
+            dist.barrier()
+            return y * 2
+        self.assertEqual(with_barrier(torch.ones(2)).tolist(), [4, 4])
+
+    def test_a_train_step(self):
+        net = torch.nn.Linear(3, 2)
+        model, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=.1)
+
+        @torch.compile(backend='aot_eager')
+        def step(x):
+            optimizer.zero_grad()
+            model(x).pow(2).sum().backward()
+            optimizer.step()
+        for _ in range(3):
+            step(torch.ones(1, 3) * (RANK + 1))
+        weights = [torch.empty_like(net.weight) for _ in range(2)]
+        dist.all_gather(weights, net.weight)
+        self.assertTrue(torch.equal(*weights))
+
+    def test_collectives(self):
+        @torch.compile(backend='aot_eager', fullgraph=True)
+        def total(x):
+            return funcol.all_reduce(x * 2, 'sum', dist.group.WORLD) + 1
+        self.assertEqual(total(torch.ones(2) * (RANK + 1)).tolist(), [7, 7])
+
+    def test_fully_sharded(self):
+        from torch.distributed.fsdp import fully_shard
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        alone = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        alone.load_state_dict(net.state_dict())
+        for layer in (net[0], net[2], net):
+            fully_shard(layer)
+        compiled, inputs = torch.compile(net, backend='aot_eager'), [torch.ones(2, 4) * (rank + 1) for rank in range(2)]
+        for _ in range(2):
+            net.zero_grad()
+            compiled(inputs[RANK]).square().sum().backward()
+        (sum(alone(each).square().sum() for each in inputs) / 2).backward()
+        for sharded, parameter in zip(net.parameters(), alone.parameters()):
+            torch.testing.assert_close(sharded.grad.full_tensor(), parameter.grad)
+
+
 class BackendTest(unittest.TestCase):
     def test_bad_calls(self):
         for call, message in (
-                (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16)), 'no torch.int16; convert'),
-                (lambda: dist.all_gather([torch.empty(3)] * 2, torch.ones(2)), r'shape \(3,\) in the list, beside a .* of shape \(2,\)'),
-                (lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)), 'equal multiples'),
-                (lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1], [1, 2]), 'Split sizes'),
                 (lambda: dist.reduce_scatter_tensor(torch.empty(2), torch.empty(3)), 'lockstep'),
                 (lambda: dist.all_gather_into_tensor(torch.empty(2, 3).t(), torch.empty(3)), 'not contiguous'),
                 (lambda: dist.all_reduce(torch.eye(2).to_sparse(), dist.ReduceOp.MAX), 'can only be summed')):
@@ -506,8 +406,7 @@ class BackendTest(unittest.TestCase):
 
 def run_ranks():
     dist.init_process_group('lockstep', timeout=datetime.timedelta(seconds=60))
-    assert type(dist.group.WORLD._get_backend(CPU)).__module__ == cpp.NAME
-    program = unittest.main(defaultTest=['ResultsTest', 'WorkTest', 'BackendTest'], exit=False)
+    program = unittest.main(defaultTest=['ResultsTest', 'WorkTest', 'ObserversTest', 'CompileTest', 'BackendTest'], exit=False)
     dist.destroy_process_group()
     sys.exit(not program.result.wasSuccessful())
 
@@ -549,54 +448,16 @@ def run_leavers():
             dist.recv(torch.ones(1), 0)
 
 
-# ---- Before there are ranks
-
-class BuildTest(unittest.TestCase):
-    def test_once(self):
-        """Four processes at once."""
-        began = time.monotonic()
-        ends = programs.run_together(4 * [([sys.executable, '-m', 'lockstep.torch.cpp'], {})], 600)
-        self.assertEqual(ends, 4 * [(0, f'{cpp.built_path()}\n')])
-        folder = cpp.built_path().parent
-        self.assertEqual(sorted(os.listdir(folder)), sorted([cpp.built_path().name, cpp.built_path().with_suffix('.lock').name]))
-        print(f'built once in {time.monotonic() - began:.0f} s')
-
-    def log_of_python_serving(self, **environment):
-        """Of a process that can neither build nor find the back end in C++."""
-        script = ('import logging; logging.basicConfig(level=logging.INFO); from lockstep.torch import cpp; assert not cpp.build(); '
-                  'import torch.distributed as dist; '
-                  'dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1); dist.barrier()')
-        status, output = programs.run([sys.executable, '-c', script], 100, **environment)
-        self.assertEqual(status, 0, output)
-        self.assertIn('using the back end in Python', output)
-        return output.replace(sys.executable, 'python')
-
-    def test_without_a_compiler(self):
-        for compiler, message in (('no-such-compiler', 'no C++ compiler'), ('false', 'false -std=c++20')):
-            with tempfile.TemporaryDirectory() as cache:
-                log = self.log_of_python_serving(CXX=compiler, XDG_CACHE_HOME=cache)
-            self.assertIn(message, log)
-            self.assertIn('python -m lockstep.torch.cpp', log)
-
-    def test_without_a_cache(self):
-        """The home folder is not known, or what the name of the cache leads to cannot be read."""
-        self.assertIn('home directory', self.log_of_python_serving(XDG_CACHE_HOME='', HOME='~'))
-        self.assertIn('too long', self.log_of_python_serving(XDG_CACHE_HOME='/' + 300 * 'x'))
-
-
 def main():
     if 'LOCKSTEP_RANK' in os.environ:
         return globals()[os.environ.get('PROGRAM', 'run_ranks')]()
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ.update(XDG_CACHE_HOME=cache, OMP_NUM_THREADS='1')
-        if not unittest.main(argv=sys.argv[:1], defaultTest='BuildTest', exit=False).result.wasSuccessful():
-            sys.exit(1)
-        for program in ('run_ranks', 'run_survivor', *3 * ['run_leavers']):
-            command = [lockstep.run.launcher(), '-n', '2', '--foreground', '0', sys.executable, *sys.argv]
-            status, output = programs.run(command, 300, PROGRAM=program)
-            print(output)
-            if status != 0:
-                sys.exit(f'{program} ended with status {status}')
+    os.environ.update(OMP_NUM_THREADS='1')
+    for program in ('run_ranks', 'run_survivor', *3 * ['run_leavers']):
+        command = [lockstep.run.launcher(), '-n', '2', '--foreground', '0', sys.executable, *sys.argv]
+        status, output = programs.run(command, 300, PROGRAM=program)
+        print(output)
+        if status != 0:
+            sys.exit(f'{program} ended with status {status}')
 
 
 if __name__ == '__main__':
