@@ -1,5 +1,7 @@
 """The rules that our own targets use: strict warnings that stay ours, and layering_check where the compiler has it."""
 
+load("@libfabric//:defs.bzl", _LIBFABRIC = "VERSION")
+
 # -ffp-contract=off: a fused multiply-add rounds once where the scalar code rounds twice, and bits must not depend on the
 # machine. Kept for every target, so that a test's reference is compiled like the code it judges.
 LOCKSTEP_COPTS = [
@@ -136,7 +138,11 @@ _TRANSPORTS = {
     "tcp_tagged": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY_LOCAL": "1"},
     "tcp_encrypted": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY": "encrypt"},
     "ofi": {"LOCKSTEP_TRANSPORT": "ofi"},
-    "ofi_net": {"LOCKSTEP_TRANSPORT": "ofi", "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm"},
+    # The next best provider. net was a fork of tcp and went back into it after 1.17 (fi_net(7)), so that tcp is the best one since then.
+    "ofi_next": {
+        "LOCKSTEP_TRANSPORT": "ofi",
+        "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm" if [int(n) for n in _LIBFABRIC.split(".")[:2]] < [1, 18] else "tcp;ofi_rxm",
+    },
 }
 
 def lockstep_test_over_transports(name, deps, over = _TRANSPORTS.keys(), **kwargs):

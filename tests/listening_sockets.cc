@@ -9,12 +9,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -56,23 +57,25 @@ std::vector<std::vector<std::string>> ReadTable(const std::string& path) {
 // "0100007F:0FA0": words of the address in the machine's order, as %08X prints them.
 absl::optional<SocketAddress> ParseKernelAddress(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  std::string bytes = absl::HexStringToBytes(parts.first);
-  const std::string port = absl::HexStringToBytes(parts.second);
-  for (size_t word = 0; word + 4 <= bytes.size(); word += 4) std::reverse(&bytes[word], &bytes[word] + 4);
-  if (port.size() != 2) return absl::nullopt;
-  if (bytes.size() == 4) {
+  std::vector<uint32_t> words(parts.first.size() / 8);
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!absl::SimpleHexAtoi(parts.first.substr(8 * i, 8), &words[i])) return absl::nullopt;
+  }
+  uint32_t port = 0;
+  if (!absl::SimpleHexAtoi(parts.second, &port)) return absl::nullopt;
+  if (words.size() == 1) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
-    std::memcpy(&address.sin_addr, bytes.data(), 4);
-    std::memcpy(&address.sin_port, port.data(), 2);
+    address.sin_addr.s_addr = words[0];
+    address.sin_port = htons(static_cast<uint16_t>(port));
     if (address.sin_addr.s_addr == htonl(INADDR_ANY)) address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     return SocketAddress::From(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   }
-  if (bytes.size() != 16) return absl::nullopt;
+  if (words.size() != 4) return absl::nullopt;
   sockaddr_in6 address = {};
   address.sin6_family = AF_INET6;
-  std::memcpy(&address.sin6_addr, bytes.data(), 16);
-  std::memcpy(&address.sin6_port, port.data(), 2);
+  std::memcpy(&address.sin6_addr, words.data(), sizeof(address.sin6_addr));
+  address.sin6_port = htons(static_cast<uint16_t>(port));
   if (IN6_IS_ADDR_UNSPECIFIED(&address.sin6_addr)) address.sin6_addr = in6addr_loopback;
   return SocketAddress::From(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }

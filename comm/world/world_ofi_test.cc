@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -34,6 +35,7 @@
 #include "tests/process_worlds.h"
 #include "tests/processes.h"
 #include "tests/worlds.h"
+#include "transport/ofi/provider.h"
 #include "transport/store/store_memory.h"
 #include "transport/store/store_tcp_client.h"
 #include "transport/store/store_tcp_server.h"
@@ -54,18 +56,35 @@ std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
   return statuses;
 }
 
+// The providers that this machine's libfabric offers to those that name none, in the order of preference.
+std::vector<std::string> ProvidersHere() {
+  std::vector<std::string> providers;
+  const absl::StatusOr<const OfiApi*> api = Ofi();
+  EXPECT_THAT(api, IsOk());
+  const absl::StatusOr<OfiProvider> found = FindProvider(**api, {});
+  EXPECT_THAT(found, IsOk());
+  for (const OfiCandidate& candidate : found->candidates) {
+    const bool usable = candidate.rejected.empty() || absl::StartsWith(candidate.rejected, "is less preferred");
+    const bool known = std::find(providers.begin(), providers.end(), candidate.provider) != providers.end();
+    if (usable && !known) providers.push_back(candidate.provider);
+  }
+  EXPECT_GE(providers.size(), 2u);
+  return providers;
+}
+
 TEST(WorldOverOfi, TellsWhichProviderItUsesAndWhyNoneOfTheOthers) {
+  const std::vector<std::string> providers = ProvidersHere();
   MemoryStore store;
-  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 2, [](int, WorldOptions* options) {
+  const std::vector<WorldOrError> worlds = CreateWorlds(&store, 2, [&](int, WorldOptions* options) {
     options->transport = "ofi";
-    options->ofi_provider = "net;ofi_rxm";
+    options->ofi_provider = providers[1];
     options->interface = "=lo";
   });
   ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
   EXPECT_THAT((*worlds[0])->communicator()->Describe(),
-              AllOf(ContainsRegex("\nrank 1 .* over ofi net;ofi_rxm 127.0.0.1:[0-9]+\n"),
-                    HasSubstr("\nproviders of libfabric:\nnet;ofi_rxm lo 127.0.0.1: chosen\n"),
-                    ContainsRegex("\ntcp;ofi_rxm .*: [a-z]")));
+              AllOf(ContainsRegex("\nrank 1 .* over ofi " + providers[1] + " 127.0.0.1:[0-9]+\n"),
+                    HasSubstr("\nproviders of libfabric:\n" + providers[1] + " lo 127.0.0.1: chosen\n"),
+                    ContainsRegex("\n" + providers[0] + " .*: [a-z]")));
 }
 
 // Where anything is.
@@ -94,14 +113,16 @@ TEST(WorldOverOfi, ThatItsDataIsNotProtectedIsSaidOnce) {
 }
 
 TEST(WorldOverOfi, MixedProvidersAreTheSameErrorOnAllRanks) {
+  const std::vector<std::string> providers = ProvidersHere();
   MemoryStore store;
-  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [](int rank, WorldOptions* options) {
+  const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
     options->transport = "ofi";
-    options->ofi_provider = rank == 1 ? "net;ofi_rxm" : "tcp;ofi_rxm";
+    options->ofi_provider = providers[rank == 1 ? 1 : 0];
   }));
   EXPECT_THAT(errors, Each(Eq(errors[0])));
-  EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
-                                  HasSubstr("ofi_provider: tcp;ofi_rxm on ranks 0, 2, net;ofi_rxm on rank 1")));
+  EXPECT_THAT(errors[0],
+              StatusIs(Code::kFailedPrecondition,
+                       HasSubstr("ofi_provider: " + providers[0] + " on ranks 0, 2, " + providers[1] + " on rank 1")));
 }
 
 TEST(WorldOverOfi, AProviderThatNobodyHasIsToldWithTheOnesThatThereAre) {
@@ -274,8 +295,9 @@ TEST(WorldOverOfi, SocketsWork) {
 TEST(WorldOverOfi, ARankWithoutTheLibraryIsTheSameErrorOnAllRanks) {
   const std::vector<absl::Status> ends = EndsOfRanks(3, "", 5, "1");
   EXPECT_THAT(ends, Each(Eq(ends[0])));
-  EXPECT_THAT(ends[0], StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr("ofi_provider: tcp;ofi_rxm on ranks 0, 2"),
-                                                                 HasSubstr("none ("), HasSubstr("on rank 1"))));
+  EXPECT_THAT(ends[0], StatusIs(Code::kFailedPrecondition,
+                                AllOf(HasSubstr("ofi_provider: " + ProvidersHere()[0] + " on ranks 0, 2"),
+                                      HasSubstr("none ("), HasSubstr("on rank 1"))));
 }
 
 TEST(WorldOverOfi, WithoutTheLibraryItSaysSo) {

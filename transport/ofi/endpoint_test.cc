@@ -108,7 +108,7 @@ TEST_P(EndpointTest, EndsWhileALongMessageIsSent) {
   receiver_->Shutdown();
 }
 
-INSTANTIATE_TEST_SUITE_P(Providers, EndpointTest, testing::Values("tcp;ofi_rxm", "net;ofi_rxm"));
+INSTANTIATE_TEST_SUITE_P(Providers, EndpointTest, testing::Values("tcp", "tcp;ofi_rxm", "net;ofi_rxm"));
 
 constexpr std::chrono::milliseconds kTick{1};
 

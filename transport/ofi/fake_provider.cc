@@ -131,7 +131,7 @@ struct FakeCalls {
     made->tx.inject_size = options.inject_bytes;
     made->tx.size = made->rx.size = options.queue;
     made->tx.iov_limit = made->rx.iov_limit = options.iov_limit;
-    made->tx.msg_order = made->rx.msg_order = options.scramble ? FI_ORDER_NONE : FI_ORDER_SAS;
+    made->tx.msg_order = made->rx.msg_order = options.scramble ? 0 : FI_ORDER_SAS;
     made->ep.type = FI_EP_RDM;
     made->ep.max_msg_size = options.message_bytes_max;
     made->ep.mem_tag_format = (uint64_t{1} << 48) - 1;

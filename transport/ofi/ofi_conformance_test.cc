@@ -32,14 +32,14 @@ TransportFactory Real(const std::string& name, const std::string& provider, uint
           }};
 }
 
-INSTANTIATE_TEST_SUITE_P(Ofi, TransportConformance,
-                         testing::Values(Real("TcpRxm", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16),
-                                         // Many pieces of every message, and too little room for reductions.
-                                         Real("TcpRxmSmallPieces", "tcp;ofi_rxm", 10'000, 4096, 2),
-                                         Real("TcpRxmAuthenticate", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16,
-                                              SecurityLevel::kAuthenticate),
-                                         Real("NetRxm", "net;ofi_rxm", 1 << 20, 256 << 10, 16)),
-                         TransportFactoryName);
+INSTANTIATE_TEST_SUITE_P(
+    Ofi, TransportConformance,
+    testing::Values(Real("TcpRxm", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16),
+                    // Many pieces of every message, and too little room for reductions.
+                    Real("TcpRxmSmallPieces", "tcp;ofi_rxm", 10'000, 4096, 2),
+                    Real("TcpRxmAuthenticate", "tcp;ofi_rxm", 1 << 20, 256 << 10, 16, SecurityLevel::kAuthenticate),
+                    Real("Tcp", "tcp", 1 << 20, 256 << 10, 16), Real("NetRxm", "net;ofi_rxm", 1 << 20, 256 << 10, 16)),
+    TransportFactoryName);
 
 // Of the test that runs: replaced by the next one, when the transports of the last are gone.
 std::unique_ptr<FakeProvider> fake_provider;

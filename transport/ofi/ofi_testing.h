@@ -131,7 +131,7 @@ class OfiOutsider {
 
   // To a transport, by its address.
   void Say(const std::string& address, uint64_t tag, const std::string& bytes) {
-    if (peer_ < 0) peer_ = *endpoint_->AddPeer(absl::HexStringToBytes(address.substr(address.find(' ') + 1)));
+    if (peer_ < 0) peer_ = *endpoint_->AddPeer(DecodeOfiName(address.substr(address.find(' ') + 1)));
     Post& post = said_.emplace_back();
     post.complete = [](OfiPost* one, const OfiCompletion& completion) {
       static_cast<Post*>(one)->done = true;

@@ -147,7 +147,7 @@ absl::Status OfiTransport::SetPeers(const std::vector<std::string>& addresses) {
   std::vector<std::string> names;
   for (int i = 0; i < options_.size; ++i) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(addresses[i], absl::MaxSplits(' ', 1));
-    names.push_back(absl::HexStringToBytes(parts.second));
+    names.push_back(DecodeOfiName(parts.second));
     if (i == options_.rank.value() || parts.first == provider_) continue;
     return absl::FailedPreconditionError(absl::StrCat("ofi transport: rank ", options_.rank.value(), " uses ",
                                                       provider_, " and rank ", i, " ",

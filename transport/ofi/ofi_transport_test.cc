@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/rank.h"
@@ -43,7 +42,7 @@ using Code = absl::StatusCode;
 constexpr char kProvider[] = "tcp;ofi_rxm";
 
 // The provider's own part of an address.
-std::string NameOf(const std::string& address) { return absl::HexStringToBytes(address.substr(address.find(' ') + 1)); }
+std::string NameOf(const std::string& address) { return DecodeOfiName(address.substr(address.find(' ') + 1)); }
 
 class OfiTransportTest : public TransportWorldTest<OfiTransport> {
  protected:

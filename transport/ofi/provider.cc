@@ -281,7 +281,7 @@ absl::StatusOr<OfiProvider> FindProvider(const OfiApi& api, const OfiRequest& re
   };
   OfiInfo fitting(nullptr, {&api}), all(nullptr, {&api});
   // Messages bring their numbers along. But a farewell should not overtake them, where a provider can see to that.
-  for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{FI_ORDER_NONE}}) {
+  for (const uint64_t order : {uint64_t{FI_ORDER_SAS}, uint64_t{0}}) {
     const OfiInfo hints = Hints(api, order);
     if (hints == nullptr) return absl::ResourceExhaustedError("libfabric: no memory for hints");
     LOCKSTEP_RETURN_IF_ERROR(list(hints.get(), &fitting));

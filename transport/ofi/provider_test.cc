@@ -167,8 +167,8 @@ TEST(ChooseProvider, SaysOfEachAttributeThatDoesNotFit) {
   for (const Case& c : {
            Case{"has no reliable datagrams", [](fi_info* info) { info->ep_attr->type = FI_EP_MSG; }},
            Case{"has no tagged messages", [](fi_info* info) { info->caps = FI_MSG | FI_RMA; }},
-           Case{"requires modes that we do not have (0x8000000000000)",
-                [](fi_info* info) { info->mode = FI_CONTEXT | FI_BUFFERED_RECV; }},
+           Case{"requires modes that we do not have (0x200000000000000)",
+                [](fi_info* info) { info->mode = FI_CONTEXT | FI_ASYNC_IOV; }},
            Case{"requires modes", [](fi_info* info) { info->tx_attr->mode = FI_MSG_PREFIX; }},
            Case{"requires modes", [](fi_info* info) { info->rx_attr->mode = FI_RX_CQ_DATA; }},
            Case{"requires memory registration that we do not have (0x80)",

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "transport/net/little_endian.h"
@@ -138,6 +140,17 @@ absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiHandshake& own
   }
   return absl::FailedPreconditionError(absl::Substitute(kTexts[number], refusal.detail, kOfiProtocolVersion, own.job_id,
                                                         own.target, own.world_size, own.chunk_bytes, own.provider));
+}
+
+std::string DecodeOfiName(absl::string_view hex) {
+  if (hex.size() % 2 != 0 || !std::all_of(hex.begin(), hex.end(), absl::ascii_isxdigit)) return "";
+  std::string name(hex.size() / 2, '\0');
+  for (size_t i = 0; i < name.size(); ++i) {
+    uint32_t byte = 0;
+    (void)absl::SimpleHexAtoi(hex.substr(2 * i, 2), &byte);
+    name[i] = static_cast<char>(byte);
+  }
+  return name;
 }
 
 }  // namespace lockstep

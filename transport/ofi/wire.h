@@ -168,6 +168,10 @@ OfiRefusal CheckOfiHandshake(const OfiHandshake& handshake, uint32_t source, con
 // Why the peer refused a rank that sent `own`: FAILED_PRECONDITION.
 absl::Status OfiRefusalStatus(const OfiRefusal& refusal, const OfiHandshake& own);
 
+// Returns the name of an endpoint from the hexadecimal text in which ranks exchange it. If the text is not hexadecimal, returns "",
+// which no provider takes for a name. (Abseil's own function changed its signature between the releases that we build with.)
+std::string DecodeOfiName(absl::string_view hex);
+
 }  // namespace lockstep
 
 #endif  // TRANSPORT_OFI_WIRE_H_

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -176,6 +177,15 @@ TEST(OfiWire, HandshakesThatDoNotFitAreRefusedWithTheReason) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has lost this rank")));
   EXPECT_THAT(OfiRefusalStatus({static_cast<OfiVerdict>(77), 0}, own),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("does not know (77)")));
+}
+
+TEST(OfiName, IsReadBackFromItsText) {
+  std::string name;
+  for (int i = 0; i < 256; ++i) name.push_back(static_cast<char>(i));
+  EXPECT_EQ(DecodeOfiName(absl::BytesToHexString(name)), name);
+  EXPECT_EQ(DecodeOfiName("aFBc09"), "\xaf\xbc\x09");
+  for (const char* text : {"0", "012", "0g", "G0", " 0", "0 ", "+0", "-1", "0x10"})
+    EXPECT_EQ(DecodeOfiName(text), "") << text;
 }
 
 }  // namespace

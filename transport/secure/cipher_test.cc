@@ -3,12 +3,13 @@
 #include <openssl/err.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -25,8 +26,13 @@ using ::testing::StartsWith;
 using Bytes = std::vector<unsigned char>;
 
 Bytes FromHex(absl::string_view hex) {
-  const std::string bytes = absl::HexStringToBytes(hex);
-  return Bytes(bytes.begin(), bytes.end());
+  Bytes bytes(hex.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    uint32_t byte = 0;
+    EXPECT_TRUE(absl::SimpleHexAtoi(hex.substr(2 * i, 2), &byte));
+    bytes[i] = static_cast<unsigned char>(byte);
+  }
+  return bytes;
 }
 
 Bytes Pattern(size_t count, int seed = 0) {
