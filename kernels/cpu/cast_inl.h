@@ -70,6 +70,9 @@ struct CastDoubleToFloatKernel {
 // at least two places more than a narrower format, rounding that to nearest even gives what rounding the double
 // directly would have: a number on or near a tie of the narrow format keeps its side.
 LOCKSTEP_LANES_INLINE HalfI32 RoundToOddBits(F64 value) {
+#if defined(LOCKSTEP_NEON)
+  return __builtin_bit_cast(HalfI32, vcvtx_f32_f64(value));
+#else
   const HalfF32 nearest = __builtin_convertvector(value, HalfF32);
   const HalfI32 bits = As<int32_t>(nearest);
   // The signs are equal, so the larger code is the larger magnitude: 1 where the float is too large, -1 where too
@@ -81,6 +84,7 @@ LOCKSTEP_LANES_INLINE HalfI32 RoundToOddBits(F64 value) {
   // largest float: still overflow for every narrower format. A NaN moves to another NaN.
   const HalfI32 is_even = (bits & 1) - 1;
   return bits - (__builtin_convertvector(error, HalfI32) & is_even);
+#endif
 }
 
 // To a format narrower than float32.

@@ -126,6 +126,33 @@ struct NarrowKernel {
   static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, const Values& values) { Format::StoreParts(target, values); }
 };
 
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+// Sum or product of two f16 by the processor's own arithmetic, which rounds the exact result once. The bits are those of
+// NarrowKernel, which rounds to float32 first: that does no harm, because the 24 bits of float32 are at least two more than
+// twice the 11 bits of f16. Of more than two sources, NarrowKernel rounds the result once at the end, so this is not used.
+struct AddHalves {
+  static LOCKSTEP_LANES_INLINE float16x8_t Apply(float16x8_t a, float16x8_t b) { return vaddq_f16(a, b); }
+};
+struct MultiplyHalves {
+  static LOCKSTEP_LANES_INLINE float16x8_t Apply(float16x8_t a, float16x8_t b) { return vmulq_f16(a, b); }
+};
+
+template <typename Op>
+struct HalfKernel : Op {
+  static constexpr size_t kElementBytes = sizeof(uint16_t);
+  static constexpr size_t kStep = kVectorBytes / kElementBytes;
+  using Values = float16x8_t;
+
+  static LOCKSTEP_LANES_INLINE Values Read(const uint8_t* source) {
+    return __builtin_bit_cast(Values, Load<uint16_t>(source));
+  }
+  static LOCKSTEP_LANES_INLINE void Write(uint8_t* target, Values values) {
+    const uint16x8_t nan = vdupq_n_u16(static_cast<uint16_t>(FormatOf(DType::kF16).nan()));
+    Store(target, vbslq_u16(vceqq_f16(values, values), vreinterpretq_u16_f16(values), nan));
+  }
+};
+#endif
+
 // IEEE 754-2019 minimum and maximum for every float format, on its bits: with the magnitude of negative numbers
 // inverted, codes order as signed integers, -0 right below +0. No conversion, and none of minps's dependence on the
 // order of its operands. `T` is the signed integer of the format's size, kInfinity its largest code that is no NaN.

@@ -33,12 +33,16 @@ struct KernelTable {
   ScatterFunction scatter;
 };
 
-// One each in table_scalar.cc, table_avx2.cc and table_avx512.cc. Calling into one that the processor does not support
-// is an illegal instruction: TableOf() in variant.h asks first.
+// Each has a file: table_scalar.cc, table_avx2.cc and so on. Calling into one that the processor does not support is an illegal
+// instruction: TableOf() in variant.h asks first.
 extern const KernelTable kScalarTable;
 #if defined(__x86_64__)
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
+#elif defined(__aarch64__)
+extern const KernelTable kNeonTable;
+extern const KernelTable kNeonFp16Table;
+extern const KernelTable kNeonBf16Table;
 #endif
 
 }  // namespace kernels

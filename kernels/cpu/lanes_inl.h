@@ -1,7 +1,9 @@
 // Vectors of the width that the including translation unit is compiled for.
 //
-// How one source becomes three variants: every *_inl.h here is included by table_scalar.cc, table_avx2.cc and
-// table_avx512.cc, which differ in their compiler flags (and so in kVectorBytes) and each export one KernelTable.
+// How one source becomes all variants: every *_inl.h here is included by table_scalar.cc, table_avx2.cc and the like, which
+// differ in their compiler flags (and so in kVectorBytes and in the instructions that exist) and each export one
+// KernelTable. On arm64 the compiler also makes NEON instructions of the scalar variant. LOCKSTEP_NEON is defined for the
+// variants that use NEON's intrinsics as well.
 // Everything else has internal linkage, and no function of a library is instantiated here: an inline function compiled
 // with AVX-512 would otherwise be a candidate when the linker picks the one copy for the whole program.
 //
@@ -75,7 +77,7 @@ LOCKSTEP_LANES_INLINE Vec<T> Splat(T value) {
   return value + Vec<T>{};
 }
 
-// x86 makes NaNs with the sign bit set and passes payloads on by operand order, so a NaN that depends on neither the
+// x86 makes NaNs with the sign bit set, arm64 without, and both pass payloads on by operand order, so a NaN that depends on neither the
 // order nor the instruction is put in its place.
 template <typename T>
 LOCKSTEP_LANES_INLINE Vec<T> Canonical(Vec<T> lanes);

@@ -24,6 +24,8 @@
 #include <immintrin.h>
 #elif defined(__AVX2__)
 #error "the AVX variants are compiled with -mf16c, which neither -mavx2 nor -mavx512f implies"
+#elif defined(LOCKSTEP_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace lockstep {
@@ -144,6 +146,85 @@ struct NarrowCodec {
 template <DType kDType>
 struct FormatOfDType : CodedFormat<NarrowCodec<kDType>> {};
 
+// Loads and stores for a format of 16 bits that the processor converts, by a codec for kFloatLanes codes:
+//   static F32 Decode(HalfCodes codes); static HalfCodes Encode(F32 canonical);
+using HalfCodes = Vec<uint16_t, kFloatLanes * sizeof(uint16_t)>;
+
+template <typename Codec>
+struct ConvertedFormat {
+  static constexpr size_t kBytes = sizeof(uint16_t);
+  static constexpr int kParts = 2;
+  static constexpr size_t kStep = 2 * kFloatLanes;
+
+  static LOCKSTEP_LANES_INLINE F32 LoadOrdered(const uint8_t* source) {
+    return Codec::Decode(Load<uint16_t, sizeof(HalfCodes)>(source));
+  }
+
+  // The instructions keep a NaN's payload.
+  static LOCKSTEP_LANES_INLINE void StoreOrdered(uint8_t* target, F32 value) {
+    Store(target, Codec::Encode(Canonical<float>(value)));
+  }
+
+  static LOCKSTEP_LANES_INLINE Parts<2> LoadParts(const uint8_t* source) {
+    return {{LoadOrdered(source), LoadOrdered(source + sizeof(HalfCodes))}};
+  }
+
+  static LOCKSTEP_LANES_INLINE void StoreParts(uint8_t* target, const Parts<2>& parts) {
+    StoreOrdered(target, parts.part[0]);
+    StoreOrdered(target + sizeof(HalfCodes), parts.part[1]);
+  }
+};
+
+// These ignore the flush-to-zero flags of both processors, FPCR.FZ16 included.
+#if defined(__AVX512F__)
+struct Float16Instructions {
+  // GCC 12 warns of an uninitialised value in its own header for the intrinsics without a mask; the code is the same.
+  static constexpr __mmask16 kAllLanes = 0xFFFF;
+
+  static LOCKSTEP_LANES_INLINE F32 Decode(HalfCodes codes) {
+    return _mm512_maskz_cvtph_ps(kAllLanes, As<long long>(codes));
+  }
+  static LOCKSTEP_LANES_INLINE HalfCodes Encode(F32 canonical) {
+    return As<uint16_t>(_mm512_maskz_cvtps_ph(kAllLanes, canonical, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+#elif defined(__F16C__)
+struct Float16Instructions {
+  static LOCKSTEP_LANES_INLINE F32 Decode(HalfCodes codes) { return _mm256_cvtph_ps(As<long long>(codes)); }
+  static LOCKSTEP_LANES_INLINE HalfCodes Encode(F32 canonical) {
+    return As<uint16_t>(_mm256_cvtps_ph(canonical, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+#elif defined(LOCKSTEP_NEON)
+struct Float16Instructions {
+  static LOCKSTEP_LANES_INLINE F32 Decode(HalfCodes codes) {
+    return vcvt_f32_f16(__builtin_bit_cast(float16x4_t, codes));
+  }
+  static LOCKSTEP_LANES_INLINE HalfCodes Encode(F32 canonical) {
+    return __builtin_bit_cast(HalfCodes, vcvt_f16_f32(canonical));
+  }
+};
+#endif
+
+#if defined(__F16C__) || defined(LOCKSTEP_NEON)
+template <>
+struct FormatOfDType<DType::kF16> : ConvertedFormat<Float16Instructions> {};
+#endif
+
+#if defined(LOCKSTEP_NEON) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// BFCVTN rounds to nearest even and keeps subnormals, unlike AVX-512's vcvtneps2bf16.
+struct BFloat16Instructions {
+  static LOCKSTEP_LANES_INLINE F32 Decode(HalfCodes codes) {
+    return As<float>(__builtin_convertvector(codes, U32) << 16);
+  }
+  static LOCKSTEP_LANES_INLINE HalfCodes Encode(F32 canonical) {
+    return __builtin_bit_cast(HalfCodes, vcvt_bf16_f32(canonical));
+  }
+};
+
+template <>
+struct FormatOfDType<DType::kBF16> : ConvertedFormat<BFloat16Instructions> {};
+#else
 // A bf16 is the upper half of its float, so the odd elements of a vector are floats already, once the even ones beside
 // them are masked off.
 template <>
@@ -168,46 +249,6 @@ struct FormatOfDType<DType::kBF16> : CodedFormat<BFloat16Codec> {
 
  private:
   using U16 = Vec<uint16_t>;
-};
-
-#if defined(__F16C__)
-template <>
-struct FormatOfDType<DType::kF16> {
-  static constexpr size_t kBytes = 2;
-  static constexpr int kParts = 2;
-  static constexpr size_t kStep = 2 * kFloatLanes;
-#if defined(__AVX512F__)
-  // GCC 12 warns of an uninitialised value in its own header for the intrinsics without a mask; the code is the same.
-  static constexpr __mmask16 kAllLanes = 0xFFFF;
-#endif
-
-  static LOCKSTEP_LANES_INLINE F32 LoadOrdered(const uint8_t* source) {
-    const auto codes = As<long long>(Load<uint16_t, kFloatLanes * kBytes>(source));
-#if defined(__AVX512F__)
-    return _mm512_maskz_cvtph_ps(kAllLanes, codes);
-#else
-    return _mm256_cvtph_ps(codes);
-#endif
-  }
-
-  // The instruction keeps a NaN's payload and ignores the flush-to-zero flags.
-  static LOCKSTEP_LANES_INLINE void StoreOrdered(uint8_t* target, F32 value) {
-    const F32 canonical = Canonical<float>(value);
-#if defined(__AVX512F__)
-    Store(target, _mm512_maskz_cvtps_ph(kAllLanes, canonical, _MM_FROUND_TO_NEAREST_INT));
-#else
-    Store(target, _mm256_cvtps_ph(canonical, _MM_FROUND_TO_NEAREST_INT));
-#endif
-  }
-
-  static LOCKSTEP_LANES_INLINE Parts<2> LoadParts(const uint8_t* source) {
-    return {{LoadOrdered(source), LoadOrdered(source + kFloatLanes * kBytes)}};
-  }
-
-  static LOCKSTEP_LANES_INLINE void StoreParts(uint8_t* target, const Parts<2>& parts) {
-    StoreOrdered(target, parts.part[0]);
-    StoreOrdered(target + kFloatLanes * kBytes, parts.part[1]);
-  }
 };
 #endif
 

@@ -73,10 +73,11 @@ TEST(ScaledSumFor, RefusesDTypesWithoutFractions) {
   std::exit(static_cast<int>(ActiveVariant()));
 }
 
-Variant Highest() {
+// The highest that this processor has, of those up to `cap`.
+Variant Highest(Variant cap) {
   Variant highest = Variant::kScalar;
   for (Variant variant : kAllVariants) {
-    if (TableOf(variant) != nullptr) highest = variant;
+    if (variant <= cap && TableOf(variant) != nullptr) highest = variant;
   }
   return highest;
 }
@@ -88,22 +89,32 @@ class VariantDeathTest : public testing::Test {
 
 TEST_F(VariantDeathTest, EnvironmentCapsTheVariant) {
   for (Variant variant : kAllVariants) {
-    const Variant expected = variant < Highest() ? variant : Highest();
-    EXPECT_EXIT(ExitWithVariantUnder(Name(variant)), testing::ExitedWithCode(static_cast<int>(expected)), "")
+    EXPECT_EXIT(ExitWithVariantUnder(Name(variant)), testing::ExitedWithCode(static_cast<int>(Highest(variant))), "")
         << Name(variant);
   }
 }
 
 TEST_F(VariantDeathTest, UnknownValueIsLoggedWithTheKnownOnesAndIgnored) {
-  EXPECT_EXIT(ExitWithVariantUnder("sse9"), testing::ExitedWithCode(static_cast<int>(Highest())),
-              "LOCKSTEP_CPU=\"sse9\": takes scalar, avx2, avx512; using ");
+  EXPECT_EXIT(ExitWithVariantUnder("sse9"), testing::ExitedWithCode(static_cast<int>(Highest(Variant::kAvx512))),
+              "LOCKSTEP_CPU=\"sse9\": takes scalar, neon, neon_fp16, neon_bf16, avx2, avx512; using ");
 }
 
 TEST(Variant, ScalarIsAlwaysSupported) { EXPECT_NE(TableOf(Variant::kScalar), nullptr); }
 
-TEST(Variant, SupportHasNoGaps) {
-  // Whoever has AVX-512 has AVX2: a cap always finds its variant.
-  for (Variant variant : kAllVariants) EXPECT_EQ(TableOf(variant) != nullptr, variant <= Highest()) << Name(variant);
+#if defined(__x86_64__)
+constexpr Variant kFirst = Variant::kAvx2;
+constexpr Variant kLast = Variant::kAvx512;
+#else
+constexpr Variant kFirst = Variant::kNeon;
+constexpr Variant kLast = Variant::kNeonBf16;
+#endif
+
+TEST(Variant, AProcessorHasTheVariantsOfItsArchitectureWithoutGaps) {
+  for (Variant variant : kAllVariants) {
+    // A processor with AVX-512 has AVX2.
+    const bool of_architecture = variant == Variant::kScalar || (variant >= kFirst && variant <= kLast);
+    EXPECT_EQ(TableOf(variant) != nullptr, of_architecture && variant <= Highest(kLast)) << Name(variant);
+  }
 }
 
 TEST(Variant, ActiveTableIsTheActiveVariants) { EXPECT_EQ(&ActiveTable(), TableOf(ActiveVariant())); }

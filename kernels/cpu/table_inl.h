@@ -68,6 +68,13 @@ class TableBuilder {
     using Format = FormatOfDType<kDType>;
     Operation<NarrowKernel<Format, Add>>(kDType, ReduceOp::kSum);
     Operation<NarrowKernel<Format, Multiply>>(kDType, ReduceOp::kProd);
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+    if (kDType == DType::kF16) {
+      table_.combine[static_cast<int>(kDType)][static_cast<int>(ReduceOp::kSum)] = &Combine<HalfKernel<AddHalves>>;
+      table_.combine[static_cast<int>(kDType)][static_cast<int>(ReduceOp::kProd)] =
+          &Combine<HalfKernel<MultiplyHalves>>;
+    }
+#endif
     ScaledSum<NarrowKernel<Format, Add>, NarrowScaleKernel<Format>>(kDType);
     Cast(kDType, kDType) = &ScaleAll<NarrowScaleKernel<Format>>;
     OrderAndCasts<kDType>();

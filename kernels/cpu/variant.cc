@@ -8,6 +8,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace lockstep {
@@ -25,6 +28,10 @@ Variant HighestSupported() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   return avx512 ? Variant::kAvx512 : Variant::kAvx2;
+#elif defined(__aarch64__)
+  constexpr unsigned long kFp16 = HWCAP_FPHP | HWCAP_ASIMDHP;
+  if ((getauxval(AT_HWCAP) & kFp16) != kFp16) return Variant::kNeon;
+  return (getauxval(AT_HWCAP2) & HWCAP2_BF16) == 0 ? Variant::kNeonFp16 : Variant::kNeonBf16;
 #else
   return Variant::kScalar;
 #endif
@@ -35,13 +42,16 @@ Variant ChooseVariant() {
   const absl::StatusOr<absl::optional<Variant>> allowed = VariantOfEnvironment();
   if (!allowed.ok()) LOCKSTEP_LOG(kError) << allowed.status().message() << "; using " << Name(supported);
   if (!allowed.ok() || !allowed->has_value()) return supported;
-  return **allowed < supported ? **allowed : supported;
+  // One of the other architecture allows what is below it.
+  Variant variant = **allowed;
+  while (TableOf(variant) == nullptr) variant = static_cast<Variant>(static_cast<int>(variant) - 1);
+  return variant;
 }
 
 }  // namespace
 
 const char* Name(Variant variant) {
-  static constexpr const char* kNames[] = {"scalar", "avx2", "avx512"};
+  static constexpr const char* kNames[] = {"scalar", "neon", "neon_fp16", "neon_bf16", "avx2", "avx512"};
   return kNames[static_cast<int>(variant)];
 }
 
@@ -66,7 +76,10 @@ const KernelTable& ActiveTable() {
 const KernelTable* TableOf(Variant variant) {
   static const Variant supported = HighestSupported();
 #if defined(__x86_64__)
-  static constexpr const KernelTable* kTables[] = {&kScalarTable, &kAvx2Table, &kAvx512Table};
+  static constexpr const KernelTable* kTables[] = {&kScalarTable, nullptr,     nullptr,
+                                                   nullptr,       &kAvx2Table, &kAvx512Table};
+#elif defined(__aarch64__)
+  static constexpr const KernelTable* kTables[] = {&kScalarTable, &kNeonTable, &kNeonFp16Table, &kNeonBf16Table};
 #else
   static constexpr const KernelTable* kTables[] = {&kScalarTable};
 #endif

@@ -10,16 +10,20 @@
 namespace lockstep {
 namespace kernels {
 
-// In the order of preference: a higher one is faster.
+// In the order of preference: a higher one is faster. No processor has variants of both arm64 and x86-64.
 enum class Variant {
-  kScalar = 0,  // what the compiler makes of portable code for the baseline processor
-  kAvx2 = 1,    // AVX2 and F16C
-  kAvx512 = 2,  // AVX-512 F, BW, VL and DQ
+  kScalar = 0,    // what the compiler makes of portable code for the baseline processor
+  kNeon = 1,      // arm64: NEON, which every processor has
+  kNeonFp16 = 2,  // and arithmetic on f16 (FEAT_FP16)
+  kNeonBf16 = 3,  // and conversions to bf16 (FEAT_BF16)
+  kAvx2 = 4,      // x86-64: AVX2 and F16C
+  kAvx512 = 5,    // AVX-512 F, BW, VL and DQ
 };
 
-inline constexpr Variant kAllVariants[] = {Variant::kScalar, Variant::kAvx2, Variant::kAvx512};
+inline constexpr Variant kAllVariants[] = {Variant::kScalar,   Variant::kNeon, Variant::kNeonFp16,
+                                           Variant::kNeonBf16, Variant::kAvx2, Variant::kAvx512};
 
-// "scalar", "avx2", "avx512": what the environment variable LOCKSTEP_CPU takes.
+// "scalar", "neon", "neon_fp16", "neon_bf16", "avx2", "avx512": what the environment variable LOCKSTEP_CPU takes.
 const char* Name(Variant variant);
 
 // The variant in LOCKSTEP_CPU. INVALID_ARGUMENT for another value.
@@ -33,8 +37,8 @@ Variant ActiveVariant();
 // The active variant's kernels.
 const KernelTable& ActiveTable();
 
-// A given variant's kernels, whatever the environment says; null where the processor does not support it. For tests
-// and benchmarks.
+// A given variant's kernels, whatever the environment says; null if this program or the processor does not have it. For
+// tests and benchmarks.
 const KernelTable* TableOf(Variant variant);
 
 }  // namespace kernels

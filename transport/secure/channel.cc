@@ -32,7 +32,7 @@ bool IsSetUp(Purpose purpose) { return purpose == Purpose::kStore || purpose == 
 
 // What a preamble's level stands for.
 std::string LevelText(Purpose purpose, char level) {
-  if (level < 0 || level > 2) return "an unknown one";
+  if (static_cast<unsigned char>(level) > 2) return "an unknown one";
   const bool either = IsSetUp(purpose) && level == static_cast<char>(SecurityLevel::kAuthenticate);
   return either ? "authenticate or encrypt" : kSecurityLevelNames[static_cast<int>(level)];
 }
