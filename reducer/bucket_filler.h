@@ -54,7 +54,8 @@ class BucketFiller {
   };
   // Buckets before `launch_end` may be launched.
   void Begin(const Step& step, size_t launch_end);
-  // From the next LaunchFull on, all buckets may be launched.
+  // From the next LaunchFull on, all buckets may be launched. Relaxed here, in Begin and in LaunchFull: what a launch reads is ordered by
+  // Bucket::full(), by the lock of StepOutcome and by the count of threads in LaunchFull.
   void OpenAll() { launch_end_.store(step_.buckets.size(), std::memory_order_relaxed); }
 
   struct Filling {

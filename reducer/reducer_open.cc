@@ -51,7 +51,7 @@ absl::StatusOr<bool> SamePlan(Communicator& communicator, const std::string& pla
 // Every rank calls it. Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or
 // one after the other, do not read each other's notes: 2^40 topics from here on are nobody else's.
 absl::StatusOr<uint64_t> AgreeOnFirstTopic(Communicator& communicator) {
-  static std::atomic<uint64_t> reducers{0};
+  static std::atomic<uint64_t> reducers{0};  // relaxed: it only gives numbers
   uint64_t topic = reducers.fetch_add(1, std::memory_order_relaxed) << 40;
   CollectiveRequest request;
   request.collective = Collective::kBroadcast;

@@ -75,7 +75,8 @@ class CompositeTransport final : public Transport {
   // Externally synchronised.
   int progress_of_first_alone_ = 0;
 
-  // Set by a waiter that saw an event: the next Progress asks all. Relaxed: only a hint.
+  // Set by a waiter that saw an event: the next Progress asks all. Relaxed: only a hint. If it is lost, the descriptor stays readable,
+  // and the next waiter sets it again.
   std::atomic<bool> event_seen_{false};
 
   // Constant after construction.

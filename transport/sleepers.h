@@ -26,11 +26,13 @@ class Sleepers {
   // ---- For the thread that drives the transport.
 
   void TellWorkLeft(bool left) {
+    // Relaxed: only this thread writes it.
     if (left != work_left_.load(std::memory_order_relaxed)) work_left_.store(left);
     if (left && any()) Wake();
   }
   bool any() const { return count_.load() > 0; }
-  // Whether events have woken a sleeper since ForgetEvents. Only a hint.
+  // Whether events have woken a sleeper since ForgetEvents. Only a hint, and relaxed: if it is lost, the descriptor of the events stays
+  // readable, and the next sleeper sets it again.
   bool events_seen() const { return events_seen_.load(std::memory_order_relaxed); }
   void ForgetEvents() { events_seen_.store(false, std::memory_order_relaxed); }
 

@@ -63,6 +63,7 @@ class StreamProgress {
     MutexLock lock(&mu_);
     bool waiting = true;
     while (true) {
+      // Relaxed: each writer holds mu_, as this thread does.
       if (point < awaited_.load(std::memory_order_relaxed)) awaited_.store(point, std::memory_order_seq_cst);
       if (done_.load(std::memory_order_seq_cst) >= point) return true;
       if (!waiting || (cancelled != nullptr && cancelled->load(std::memory_order_acquire))) return false;
@@ -323,8 +324,9 @@ class HostQueue {
   const std::string name_;
   const std::shared_ptr<StreamProgress> progress_;
 
-  std::atomic<bool> stopping_{false};  // written with mu_ held
-  // Released after error_ is written: an acquirer may skip the lock while it is false.
+  std::atomic<bool> stopping_{false};  // written with mu_ held, and relaxed where it is read with mu_ held
+  // Released after error_ is written: an acquirer may skip the lock while it is false. The worker, which alone writes it,
+  // reads it relaxed.
   std::atomic<bool> failed_{false};
 
   mutable Mutex mu_;

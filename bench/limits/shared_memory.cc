@@ -37,7 +37,7 @@ int Spins() { return sysconf(_SC_NPROCESSORS_ONLN) >= 2 ? kSpins : 1; }
 struct alignas(64) SharedFlag {
   std::atomic<uint64_t> count;
 
-  // For the rank that raises it.
+  // For the rank that raises it. Relaxed: it reads what it wrote itself.
   uint64_t own() const { return count.load(std::memory_order_relaxed); }
   // Release, paired with Await's acquire: who sees the count sees what was written before it was raised.
   void Raise(uint64_t to) { count.store(to, std::memory_order_release); }

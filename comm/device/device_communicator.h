@@ -209,7 +209,8 @@ class DeviceCommunicator : public Communicator {
   Device* const device_;
   const std::shared_ptr<DeviceFailure> failure_;  // shared with works, which may outlive this
 
-  std::atomic<bool> ended_{false};  // OnFailure was called, or will never be
+  // OnFailure was called, or will never be. Relaxed: it only picks the thread that calls it; what failed is in failure_.
+  std::atomic<bool> ended_{false};
 
   Mutex group_mu_;
   std::unique_ptr<Group> group_ ABSL_GUARDED_BY(group_mu_);  // of the thread that has the host communicator's open

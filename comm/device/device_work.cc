@@ -75,6 +75,7 @@ void EventWork::Await(Deadline deadline) {
   }
 }
 
+// Here and in DeferredWork, done() is loaded relaxed where mu_ is held: so does each thread that completes the work.
 void EventWork::Finish(const absl::Status& status) {
   MutexLock lock(&mu_);
   if (!done().load(std::memory_order_relaxed)) Complete(status.ok() ? status : calls_.Error(status));

@@ -8,6 +8,9 @@
 // (comm/engine/symmetric_memory.h). Ranks learn from it where peers' buffers lie. Of buffers in pieces a table is on the writer's stage, in
 // the slot of a round that the job takes for it.
 //
+// Accesses to the memory of peers are plain, and only barriers order them: CheckBarriers (comm/schedule/verify) proves that between two
+// barriers no two ranks touch the same block, one of them writing. A table is written before its slot and read after it.
+//
 // Failures are reported by Executor::Owner::OnOperationFailed. The executor then does nothing until FailAll:
 //   a peer is lost and did not come to a barrier      UNAVAILABLE
 //   a peer came with another collective               FAILED_PRECONDITION, its envelope in Operation::arrived

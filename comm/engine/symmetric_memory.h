@@ -101,7 +101,7 @@ class SymmetricMemory {
   Mutex mu_;
   std::vector<const SymmetricArena*> removals_ ABSL_GUARDED_BY(mu_);  // not looked at yet
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::atomic<bool> removal_asked_{false};  // removals_ may hold some
+  std::atomic<bool> removal_asked_{false};  // removals_ may hold some; written with mu_ held
 };
 
 }  // namespace lockstep

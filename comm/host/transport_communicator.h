@@ -215,11 +215,11 @@ class TransportCommunicator : public Communicator,
   const int size_;
   const std::vector<Rank> members_;  // the transport's rank of each rank
 
-  // Read by the heartbeat without the lock. They are independent, and a stale value does no harm.
+  // Relaxed: the heartbeat reads them without the lock, they are independent, and a stale value does no harm. All else has the lock.
   std::atomic<uint64_t> started_{0};
   std::atomic<uint64_t> completed_{0};  // this collective and all before it
 
-  std::atomic<uint64_t> monitored_barriers_{0};  // entered so far
+  std::atomic<uint64_t> monitored_barriers_{0};  // entered so far; relaxed: it only gives numbers
 
   // Orders whole calls in checked mode, where one call is two collectives.
   Mutex checked_mu_;

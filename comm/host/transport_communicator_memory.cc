@@ -213,6 +213,7 @@ absl::StatusOr<const TransportCommunicator::Plan*> TransportCommunicator::FindPl
 bool TransportCommunicator::Poll() {
   bool moved = memory_executor_ != nullptr && memory_executor_->Poll();
   for (AskedArena* const asked : asked_arenas_) {
+    // Relaxed: only this function completes it, with the engine's mutex held.
     if (asked->state.done().load(std::memory_order_relaxed)) continue;
     const absl::StatusOr<bool> ready = asked->arena->Ready();
     if (ready.ok() && !*ready) continue;

@@ -127,7 +127,8 @@ class Side {
   const Role role_;
   const Envelope envelope_ = TimingEnvelope();
 
-  // Set with release, so that Drive, which loads it with acquire, is followed by what was received.
+  // Set with release, so that Drive, which loads it with acquire, is followed by what was received. Relaxed where the engine's mutex,
+  // with which it is set, is held.
   std::atomic<bool> done_{false};
 
   // Guarded by the engine's mutex while something is in flight.

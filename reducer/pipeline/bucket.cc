@@ -37,6 +37,7 @@ void Bucket::Reset() {
     slot.rows = {};
   }
   sparse_average = CoalescedGradient();
+  // Relaxed: threads fill slots after they have seen the backward begin, under a lock of the reducer.
   slots_left_.store(slots.size(), std::memory_order_relaxed);
   full_.store(false, std::memory_order_relaxed);
   staged.clear();

@@ -136,6 +136,7 @@ void Replanner::WarnOfDisorder() const {
 
 BucketGroups Replanner::Take() {
   fetching_.reset();
+  // Relaxed: the fetching thread has ended, and only this thread touches groups_.
   held_.store(false, std::memory_order_relaxed);
   under_way_ = false;
   // Against what this rank would have planned: buckets of one dtype follow no order to the letter.

@@ -155,9 +155,10 @@ class OfiTransport final : public WideTransport {
   // Shared with WaitForEvent on any thread. Whether the provider's descriptor tells of whatever happens from now on. Set by
   // Progress when a waiter wants to sleep, which it cannot find out by itself: it holds no lock. Sequentially consistent, as
   // what Sleepers has: a sleeper counts itself, then looks at this; Settle clears it when it leaves something to later
-  // polls, then looks for sleepers.
+  // polls, then looks for sleepers. The thread that drives the transport, which alone writes it, also reads it relaxed.
   std::atomic<bool> armed_{false};
-  std::atomic<bool> sleep_wanted_{false};  // a hint from waiters to Progress, relaxed
+  // A hint from waiters to Progress, relaxed. A waiter does not sleep until it was seen.
+  std::atomic<bool> sleep_wanted_{false};
 };
 
 // OfiTransport::Create, for the table of comm/world.

@@ -196,7 +196,8 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   // itself, then looks at the bell; KeepAwake disarms it, then looks at waiters_. One of them sees the other.
   std::atomic<int> waiters_{0};
   // Hints between waiters and Progress, relaxed: a waiter saw an event; it wants to sleep; how often it yielded since
-  // anything moved.
+  // anything moved. If one is lost, the next wait sets it again: the eventfd stays readable until Progress clears it, and a waiter that
+  // finds the bell unarmed does not sleep.
   std::atomic<bool> event_seen_{false};
   std::atomic<bool> sleep_wanted_{false};
   std::atomic<int> yields_{0};
