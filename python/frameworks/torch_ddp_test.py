@@ -1,11 +1,13 @@
 """lockstep.torch.DistributedDataParallel beside torch's over Gloo, on two ranks."""
 
+import collections
 import contextlib
 import copy
 import datetime
 import gc
 import io
 import itertools
+import json
 import os
 import pickle
 import signal
@@ -18,6 +20,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.distributed.algorithms.ddp_comm_hooks import (debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook,
                                                          quantization_hooks)
 from torch.distributed.algorithms.join import Join
@@ -904,6 +907,27 @@ class Modules(Case):
                 self.assertEqual((parameter.device, parameter.dtype), (like.device, like.dtype))
                 if parameter.grad is not None:
                     self.assertEqual((parameter.grad.device, parameter.grad.dtype), (like.device, like.dtype))
+
+    def test_flight_records_and_profiler_events(self):
+        module = nn.Sequential(nn.Linear(100, 100), nn.BatchNorm1d(100), nn.Linear(100, 1))
+        ours = DistributedDataParallel(module, bucket_cap_mb=0.001, no_replan=True, process_group=dist.new_group())
+        x = torch.ones(3, 100)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+            for _ in range(3):
+                ours(x).sum().backward()
+        buckets = ours._averager.reducer.bucket_count
+        self.assertGreater(buckets, 1)
+        reduced = [event for event in profiled.events() if event.name == 'lockstep:all_reduce']
+        self.assertEqual(len(reduced), 3 * buckets)
+        self.assertEqual(sum(event.name == 'lockstep:broadcast' for event in profiled.events()), 3)
+        name = f'{ours.process_group.group_name}/ddp'
+        entries = [entry for entry in json.loads(_dump_fr_trace_json(backend='lockstep'))['entries'] if entry['process_group'][0] == name]
+        self.assertEqual([entry['collective_seq_id'] for entry in entries], list(range(1, len(entries) + 1)))
+        by_name = collections.Counter(entry['profiling_name'] for entry in entries)
+        self.assertEqual(by_name, {'lockstep:all_reduce': 3 * buckets, 'lockstep:broadcast': 4})
+        elements = [entry['input_sizes'][0][0] for entry in entries if entry['profiling_name'] == 'lockstep:all_reduce']
+        self.assertEqual(sum(elements), 3 * sum(parameter.numel() for parameter in module.parameters()))
+        self.assertTrue(all(entry['retired'] for entry in entries))
 
     def test_another_process_group(self):
         ours, theirs = self.pair(gradient_as_bucket_view=True)

@@ -18,6 +18,7 @@ from lockstep._native import ffi, lib
 from lockstep.errors import check
 from lockstep.reducer import Parameter, Reducer
 from lockstep.torch import hooks, memory
+from lockstep.torch.records import Records
 
 _will_execute = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
@@ -55,9 +56,9 @@ def reaches(accumulators, following):
 class Averager:
     """See the module. Owns its reducer; the communicator stays the caller's."""
 
-    def __init__(self, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
+    def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
                  explain=None, **options):
-        """Collective. named_parameters: (name, parameter) of each; sparse: the parameters whose gradients are sparse. hook: see Reducer.
+        """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters whose gradients are sparse. hook: see Reducer.
         optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
         whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
         step that failed. options: those of the reducer."""
@@ -76,6 +77,8 @@ class Averager:
             raise lockstep.Unimplemented('optimizers in backward on a GPU: take the step after the backward')
         self._step = optimizer_step
         self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
+        self.records = Records(group, self.reducer, self.parameters)
+        self._recording = None  # those of the backward under way, if there are any
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
         self._upcast, self._explain = upcast, explain
@@ -156,6 +159,7 @@ class Averager:
 
     def _begin_step(self, task, unused):
         self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
+        self._recording = self.records.begin()
         self._settled = set(unused)
         self._task = task
         self.steps += 1
@@ -189,6 +193,8 @@ class Averager:
             if (self._task is None or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
                     or gradient.requires_grad or self.scale != 1.0):
                 return self._ready(index, parameter)
+            if self._recording is not None:
+                self._recording.mark(index)
             kept.append(gradient)
             error = mark(reducer._c, index, gradient_of, gradient.data_ptr())
             if error:
@@ -211,6 +217,8 @@ class Averager:
             self._settled.add(index)
         if self._static and self.steps == 1:
             self._counts[index] += 1
+        if self._recording is not None:
+            self._recording.mark(index)
         if gradient.is_sparse or index in self._sparse:
             return self._mark_sparse(index, gradient)
         gradient = self._prepared(index, gradient)
@@ -266,6 +274,7 @@ class Averager:
             raise
         finally:
             self._task, self._armed = None, False
+            self._end_records()
         self._take()
         for parameter in self._consumed:
             parameter.grad = None
@@ -309,6 +318,11 @@ class Averager:
         else:
             parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
 
+    def _end_records(self):
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.end()
+
     def abandon(self):
         """Ends a backward that an exception stopped half way. Other ranks' steps fail, with what is missing here; the next may be tried."""
         if self._task is None:
@@ -318,6 +332,7 @@ class Averager:
             self.reducer.end_backward(self._stream())
         except lockstep.Error:
             pass  # it is about the step that has failed here already
+        self._end_records()
 
     # ---- Steps without a backward
 
@@ -341,6 +356,7 @@ class Averager:
             self.reducer.end_backward(self._stream())
         finally:
             self._task = None
+            self._end_records()
 
     def _mark_zeros(self, index, parameter):
         if index in self._sparse:

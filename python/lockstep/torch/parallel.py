@@ -189,8 +189,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         sparse = [part.weight for part in self.module.modules()
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
-        averager = Averager(communicator, named, sparse, hook, _step_in_backward if overlapped else self._optimizer_step, overlapped,
-                            upcast=self._precision is not None, explain=_weak(self, '_explain'), **options)
+        step = _step_in_backward if overlapped else self._optimizer_step
+        averager = Averager(self.process_group, communicator, named, sparse, hook, step, overlapped, upcast=self._precision is not None,
+                            explain=_weak(self, '_explain'), **options)
         averager.ends_itself = self._ends_itself
         if self._sample_rate is not None:
             averager.reducer.set_logging_sample_rate(self._sample_rate)
@@ -339,7 +340,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _sync_buffers(self, root=0):
         if not hasattr(self, 'buffer_hook'):  # set by torch's _register_buffer_comm_hook, which says where it is called
-            return self._synced_buffers.broadcast(self._communicator, root)
+            with self._averager.records.broadcast(self._synced_buffers.now()):
+                return self._synced_buffers.broadcast(self._communicator, root)
         hook = self.buffer_hook
         futures = hook.buffer_comm_hook(hook.buffer_comm_hook_state, self._synced_buffers.named())
         self._averager.awaited += futures or ()
@@ -351,7 +353,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         tensors = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
         if self.forward_sync_buffers if with_buffers is None else with_buffers:
             tensors += self._synced_buffers.now()
-        broadcast(self._communicator, tensors, root)
+        with self._averager.records.broadcast(tensors):
+            broadcast(self._communicator, tensors, root)
 
     def _changed(self):
         """What has changed in the module so that it has to be wrapped again, in words; None if nothing has."""
