@@ -5,6 +5,7 @@
 import argparse
 import gzip
 import os
+import sys
 import time
 
 import jax
@@ -46,8 +47,9 @@ def train(name, compiled, average, per_device):
         samples = order.integers(len(labels), size=64)
         parameters, loss = jax.block_until_ready(step(parameters, *per_device((images[samples] / np.float32(255), labels[samples]))))
         begin = begin or time.perf_counter()  # without the first step, which compiles
-        tell(f'\r{name} [{"#" * (40 * number // arguments.steps):40}] {number}/{arguments.steps}', end='', flush=True)
-    tell(f' {time.perf_counter() - begin:.2f} s, loss {np.mean(loss):.4f}')
+        if sys.stdout.isatty():
+            tell(f'\r{name} [{"#" * (40 * number // arguments.steps):40}] {number}/{arguments.steps}', end='', flush=True)
+    tell('\n' * sys.stdout.isatty() + f'{name}: {time.perf_counter() - begin:.2f} s, loss {np.mean(loss):.4f}')
 
 
 images, labels = read('train-images-idx3', 16).reshape(-1, 784), read('train-labels-idx1', 8)

@@ -4,6 +4,7 @@
 """
 import argparse
 import gzip
+import sys
 
 import lightning
 import numpy as np
@@ -47,7 +48,8 @@ def train(name, strategy):
     data = TensorDataset(read('train-images-idx3', 16, (-1, 784)), read('train-labels-idx1', 8, -1))
     timer = Timer()
     trainer = lightning.Trainer(accelerator='cpu', devices=2, strategy=strategy, max_steps=arguments.steps, callbacks=[timer],
-                                logger=False, enable_checkpointing=False, enable_model_summary=False)
+                                logger=False, enable_checkpointing=False, enable_model_summary=False,
+                                enable_progress_bar=sys.stdout.isatty())
     trainer.fit(Classifier(), DataLoader(data, batch_size=64, shuffle=True))
     trainer.print(f'{name}: {timer.time_elapsed("train"):.2f} s, loss {trainer.callback_metrics["loss"]:.4f}')
 

@@ -5,6 +5,7 @@
 """
 import argparse
 import gzip
+import sys
 import time
 
 import numpy as np
@@ -38,13 +39,14 @@ def train(name, wrap):
         optimizer.zero_grad()
         loss.backward()  # the gradients are averages now
         optimizer.step()
-        if rank == 0:
+        if rank == 0 and sys.stdout.isatty():
             print(f'\r{name} [{"#" * (40 * step // arguments.steps):40}] {step}, loss {loss.item():.3f}', end='', flush=True)
     seconds = time.perf_counter() - began
     with torch.no_grad():
         accuracy = (model(test_images.float() / 255).argmax(1) == test_labels).float().mean()
     if rank == 0:
-        print(f'\n{name}: {seconds:.2f} s, {64 * world * arguments.steps / seconds:,.0f} images/s, test accuracy {accuracy:.2%}')
+        print('\n' * sys.stdout.isatty() + f'{name}: {seconds:.2f} s, {64 * world * arguments.steps / seconds:,.0f} images/s, '
+              f'test accuracy {accuracy:.2%}')
 
 
 dist.init_process_group('lockstep')

@@ -58,7 +58,8 @@ class Averager:
 
     def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
                  explain=None, **options):
-        """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters whose gradients are sparse. hook: see Reducer.
+        """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters
+        whose gradients are sparse. hook: see Reducer.
         optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
         whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
         step that failed. options: those of the reducer."""

@@ -1,8 +1,8 @@
 """What c10d's operators leave behind, for the wrapper's own collectives: records of c10d's flight recorder, and events of torch.profiler.
 
-The wrapper's collectives do not go through c10d's operators. So a process group of no communication is called in their place, to which the
-flight recorder is attached as to any other group (PyTorch 2.15). Its records are in the recorder "lockstep", under the name of the wrapper's
-group and "/ddp".
+The wrapper's collectives do not go through c10d's operators. So a process group that communicates nothing is called in their place. The
+flight recorder is attached to it as to any other group (PyTorch 2.15). Its records are in the recorder "lockstep", under the name of the
+wrapper's group and "/ddp".
 
 A bucket's record and event begin when the last of its gradients is marked, in the order of launch. Its event ends with the backward pass;
 Reducer.statistics has the bucket's own times. Records are retired at once, as Gloo's are.
@@ -32,8 +32,8 @@ class _Silent(c10d.Backend):
 
 
 def _recorded_group(group):
-    """(a process group like the given one, which only leaves records; what has to live as long); (None, None) if c10d's flight recorder does
-    not record that one."""
+    """Returns a process group like the given one, which only leaves records, and what has to live as long. (None, None) if c10d's flight
+    recorder does not record the given one."""
     if group not in getattr(dist.distributed_c10d._world, 'pg_flight_recorder_hooks', ()):
         return None, None
     made, custom = dist.ProcessGroup(dist.HashStore(), group.rank(), group.size()), dist.ProcessGroup.BackendType.CUSTOM
