@@ -1,5 +1,6 @@
 #include "base/limits.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -97,6 +98,20 @@ const GroupFiles& FilesOfGroup(bool version1) {
   return version1 ? *first : *second;
 }
 
+// The cores in the affinity mask of the calling thread.
+int CoresOfMask() {
+  // The kernel refuses a set that is smaller than its own.
+  for (int cores_max = CPU_SETSIZE; cores_max <= (1 << 20); cores_max *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(cores_max);
+    const size_t bytes = CPU_ALLOC_SIZE(cores_max);
+    const bool read = set != nullptr && sched_getaffinity(0, bytes, set) == 0;
+    const int count = read ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (read) return count;
+  }
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 std::string ReadLimit(__rlimit_resource resource, absl::string_view name, absl::string_view of_what) {
   rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
@@ -182,6 +197,21 @@ std::string LimitsOnThreads() {
   std::string address_space = ReadLimit(RLIMIT_AS, "RLIMIT_AS", "bytes of address space");
   if (!address_space.empty()) limits.push_back(std::move(address_space));
   return limits.empty() ? "no limit is known" : absl::StrJoin(limits, "; ");
+}
+
+int UsableCores() {
+  int64_t cores = CoresOfMask();
+  ForEachGroup("cpu", [&cores](const std::string& folder, bool version1) {
+    int64_t quota = 0, period = 0;  // microseconds of processor time per period; -1 and "max" are no limit
+    if (version1) {
+      std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+      std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    } else {
+      std::ifstream(folder + "/cpu.max") >> quota >> period;
+    }
+    if (quota > 0 && period > 0) cores = std::min(cores, quota / period);
+  });
+  return static_cast<int>(std::max<int64_t>(cores, 1));
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The memory, address space and threads that the system leaves to this process, and the limits that apply.
+// The memory, address space, threads and cores that the system leaves to this process, and the limits that apply.
 //
 // Read from the kernel at each call. What cannot be read (no /proc, no control groups) limits nothing.
 
@@ -43,6 +43,10 @@ std::string WhyNoMemory(uint64_t bytes);
 // 1003741824 are in use"), or another thread ("RLIMIT_NPROC allows 96365 threads of this user").
 std::string LimitsOnMemory();
 std::string LimitsOnThreads();
+
+// How many cores this process can keep busy, at least 1: those of its affinity mask, or fewer if a control group limits its processor
+// time (cpu.max in version 2, cpu.cfs_quota_us in version 1). A fraction of a core is dropped.
+int UsableCores();
 
 }  // namespace lockstep
 

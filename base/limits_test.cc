@@ -1,5 +1,6 @@
 #include "base/limits.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -111,6 +112,40 @@ TEST_F(LimitsTest, ThreadsAreLimitedByUserAndGroup) {
   Write("groups/pids/a/pids.max", "100");
   Write("groups/pids/a/pids.current", "99");
   EXPECT_THAT(LimitsOnThreads(), HasSubstr(absl::StrCat(Path("groups/pids/a/pids.max"), " allows 100, 99 are there")));
+}
+
+TEST_F(LimitsTest, CoresAreThoseOfTheMaskThatTheGroupsTimeIsEnoughFor) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(UsableCores(), CPU_COUNT(&before));
+
+  // Version 2. The folder above has the smaller limit.
+  Write("proc/self/cgroup", "0::/pods/one");
+  Write("groups/pods/one/cpu.max", "max 100000");
+  EXPECT_EQ(UsableCores(), CPU_COUNT(&before));
+  Write("groups/pods/cpu.max", "190000 100000");
+  EXPECT_EQ(UsableCores(), 1);
+  Write("groups/pods/cpu.max", "10000 100000");
+  EXPECT_EQ(UsableCores(), 1) << "less than one core";
+  Write("groups/pods/cpu.max", "900000000 100000");
+  EXPECT_EQ(UsableCores(), CPU_COUNT(&before)) << "more than the machine has";
+
+  // Version 1.
+  Write("proc/self/cgroup", "3:cpu,cpuacct:/docker/abc");
+  Write("groups/cpu/cpu.cfs_period_us", "100000");
+  Write("groups/cpu/cpu.cfs_quota_us", "-1");
+  EXPECT_EQ(UsableCores(), CPU_COUNT(&before));
+  Write("groups/cpu/cpu.cfs_quota_us", "150000");
+  EXPECT_EQ(UsableCores(), 1);
+
+  Write("proc/self/cgroup", "");
+  int core = 0;
+  while (!CPU_ISSET(core, &before)) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(UsableCores(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST_F(LimitsTest, MappingsAreNamedWhenTheyAreUsedUp) {

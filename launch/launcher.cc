@@ -17,8 +17,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/env.h"
+#include "base/limits.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "launch/held_port.h"
 #include "launch/job_secret.h"
 #include "launch/output_relay.h"
 #include "launch/signal_inbox.h"
@@ -92,6 +96,7 @@ class Job {
   const std::unique_ptr<ProcessGuardian> guardian_;
   JobSecret secret_;
   std::unique_ptr<TcpStoreServer> server_;
+  std::unique_ptr<HeldPort> master_port_;
   OutputRelay relay_;
   std::vector<RankProcess> ranks_;
   std::vector<pollfd> poll_fds_;
@@ -109,19 +114,34 @@ Job::~Job() {
   }
 }
 
-// A TCP port that nobody listens on. Another process may take it before rank 0 does.
-absl::StatusOr<uint16_t> FreePort() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse("127.0.0.1:0"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any));
-  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress found, LocalAddress(listener.get()));
-  return found.port();
+// OMP_NUM_THREADS for each rank; 0 if the environment stays as it is. OpenMP's own default is every core for every rank.
+int ThreadsPerRank(const LaunchOptions& options) {
+  if (options.threads > 0) {
+    LOCKSTEP_LOG(kInfo) << "threads per rank: " << options.threads << " (--threads)";
+    return options.threads;
+  }
+  // PyTorch reads MKL_NUM_THREADS only if OMP_NUM_THREADS is not set. Other libraries prefer their own variables.
+  for (const char* variable : {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    const absl::optional<std::string> given = GetEnv(variable);
+    if (!given.has_value()) continue;
+    LOCKSTEP_LOG(kInfo) << "threads per rank: as " << variable << "=" << *given << " says";
+    return 0;
+  }
+  const int cores = UsableCores();
+  const int threads = std::max(1, cores / options.world_size);
+  LOCKSTEP_LOG(kInfo) << "threads per rank: " << threads << " (OMP_NUM_THREADS), since " << options.world_size
+                      << (options.world_size == 1 ? " rank has " : " ranks share ") << cores
+                      << (cores == 1 ? " usable core" : " usable cores")
+                      << "; --threads or OMP_NUM_THREADS sets another number";
+  return threads;
 }
 
 absl::Status Job::Start(const std::string& path, const std::string& job_id, JobSecret secret,
                         std::unique_ptr<TcpStoreServer> server) {
   secret_ = std::move(secret);
   server_ = std::move(server);
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
+  LOCKSTEP_ASSIGN_OR_RETURN(master_port_, HeldPort::Hold());
+  const int threads = ThreadsPerRank(options_);
   const std::string store =
       server_ != nullptr ? absl::StrCat("tcp://", server_->address().ToString()) : options_.store_url;
   const std::string served = server_ != nullptr ? "1" : "0";
@@ -141,8 +161,9 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, JobS
         {"LOCAL_RANK", absl::StrCat(rank)},
         {"LOCAL_WORLD_SIZE", size},
         {"MASTER_ADDR", "127.0.0.1"},
-        {"MASTER_PORT", absl::StrCat(master_port)},
+        {"MASTER_PORT", absl::StrCat(master_port_->port())},
     };
+    if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", absl::StrCat(threads));
     if (!secret_.path.empty()) variables.emplace_back("LOCKSTEP_SECRET_FILE", secret_.path);
     SpawnOptions spawn;
     spawn.path = path;

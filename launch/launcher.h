@@ -1,7 +1,8 @@
 // The launcher: runs a program as the ranks of one world on this host. What `lockstep-run` does, as a library.
 //
 // Each rank has LOCKSTEP_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _STORE and _JOB_ID in its environment, and RANK,
-// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; and, unless the launcher has found the
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; OMP_NUM_THREADS (LaunchOptions::threads);
+// and, unless the launcher has found the
 // user's LOCKSTEP_SECRET_FILE or LOCKSTEP_SECURITY=none in its own, LOCKSTEP_SECRET_FILE (job_secret.h). It is a process group of its own.
 // Each line of its output is printed with the prefix "[rank] ". Signals are passed on. The first rank that fails ends the job:
 // all others get SIGTERM and, after a grace period, SIGKILL. Processes that a rank leaves behind in its group when it exits are
@@ -31,6 +32,9 @@ struct LaunchOptions {
   // This rank gets the launcher's own stdout and stderr, with no prefix, and its stdin unless that is a terminal. Other
   // ranks read from /dev/null.
   absl::optional<int> foreground_rank;
+  // OMP_NUM_THREADS of each rank. 0: an equal share of this process's usable cores (UsableCores), unless the environment sets
+  // OMP_NUM_THREADS or MKL_NUM_THREADS already.
+  int threads = 0;
   int64_t grace_ms = 5000;  // from SIGTERM to SIGKILL
   std::string job_id;       // empty: random
   std::string store_url;    // empty: the launcher serves a store on the loopback interface

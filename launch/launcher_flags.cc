@@ -21,6 +21,10 @@ absl::Status SetOption(absl::string_view option, absl::string_view value, Launch
         options->world_size > kLauncherRanksMax) {
       return BadValue(option, value, absl::StrCat("a number of ranks, 1 to ", kLauncherRanksMax));
     }
+  } else if (option == "--threads") {
+    if (!absl::SimpleAtoi(value, &options->threads) || options->threads < 1) {
+      return BadValue(option, value, "a number of threads, 1 or more");
+    }
   } else if (option == "--foreground") {
     int rank;
     if (!absl::SimpleAtoi(value, &rank) || rank < 0) return BadValue(option, value, "a rank");
@@ -43,7 +47,7 @@ absl::Status SetOption(absl::string_view option, absl::string_view value, Launch
 }
 
 bool IsOption(absl::string_view word) {
-  for (absl::string_view option : {"-n", "--nproc", "--foreground", "--grace", "--job-id", "--store"}) {
+  for (absl::string_view option : {"-n", "--nproc", "--threads", "--foreground", "--grace", "--job-id", "--store"}) {
     if (word == option) return true;
   }
   return false;
@@ -64,6 +68,8 @@ what containers or other users among the ranks need. A job that a rank of anothe
 --store that job's. LOCKSTEP_SECURITY=none does without.
 
   -n N, --nproc N     how many ranks
+  --threads N         threads per rank: sets OMP_NUM_THREADS. By default the ranks share this host's usable cores (affinity mask,
+                      quota of the control group) equally; if OMP_NUM_THREADS or MKL_NUM_THREADS is set, it is kept
   --foreground RANK   this rank writes to the terminal directly, without a prefix (a progress bar, say)
   --grace SECONDS     from SIGTERM to SIGKILL when the job is ended (default 5)
   --store URL         use this store; by default one is served here, over loopback TCP

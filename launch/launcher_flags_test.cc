@@ -29,10 +29,11 @@ TEST(LauncherFlags, LeavesEverythingFromTheProgramOnToTheProgram) {
 
 TEST(LauncherFlags, TakesValuesAsTheNextWordOrBehindAnEqualsSign) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const LauncherFlags flags,
-                                ParseLauncherFlags(Words{"--nproc=3", "--foreground", "2", "--job-id", "a=b",
-                                                         "--store=tcp://host:1/?x=y", "--", "-odd-name"}));
+                                ParseLauncherFlags(Words{"--nproc=3", "--foreground", "2", "--threads=6", "--job-id",
+                                                         "a=b", "--store=tcp://host:1/?x=y", "--", "-odd-name"}));
   EXPECT_EQ(flags.options.world_size, 3);
   EXPECT_EQ(flags.options.foreground_rank, 2);
+  EXPECT_EQ(flags.options.threads, 6);
   EXPECT_EQ(flags.options.job_id, "a=b");
   EXPECT_EQ(flags.options.store_url, "tcp://host:1/?x=y");
   EXPECT_THAT(flags.options.command, ElementsAre("-odd-name"));
@@ -48,6 +49,10 @@ TEST(LauncherFlags, RefusesBadNumbersAndSaysWhatTheOptionTakes) {
     EXPECT_THAT(ParseLauncherFlags(Words{"-n", bad, "x"}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(std::string("-n is '") + bad), HasSubstr("1 to 4096"))));
+  }
+  for (const char* bad : {"0", "-1", "all", ""}) {
+    EXPECT_THAT(ParseLauncherFlags(Words{"-n", "1", "--threads", bad, "x"}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--threads is")));
   }
   for (const char* bad : {"-1", "nan", "inf", "x", ""}) {
     EXPECT_THAT(ParseLauncherFlags(Words{"-n", "1", "--grace", bad, "x"}),

@@ -24,6 +24,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/deadline.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/log_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +35,7 @@
 #include "transport/secure/credentials.h"
 #include "transport/secure/secret.h"
 #include "transport/store/store_tcp_client.h"
+#include "transport/store/store_tcp_server.h"
 
 namespace lockstep {
 namespace {
@@ -138,6 +142,39 @@ TEST_F(LauncherTest, TakesItsPortsFromLockstepPorts) {
   }
 }
 
+// One rank per core and one more: each has one thread. Alone, a rank has all cores.
+TEST_F(LauncherTest, SharesTheUsableCoresAmongTheRanksUnlessTheUserSetsTheThreads) {
+  unsetenv("OMP_NUM_THREADS");
+  unsetenv("MKL_NUM_THREADS");
+  SetLogLevel(LogLevel::kInfo);
+  LogLines log;
+  const int cores = UsableCores();
+  const std::string show = "echo omp $OMP_NUM_THREADS";
+  Run(1, show);
+  EXPECT_EQ(out_.lines().back(), absl::StrCat("[0] omp ", cores));
+  Run(cores + 1, show);
+  EXPECT_THAT(out_.lines().back(), testing::EndsWith("] omp 1"));
+  options_.threads = 3;
+  Run(1, show);
+  EXPECT_EQ(out_.lines().back(), "[0] omp 3");
+  options_.threads = 0;
+  setenv("MKL_NUM_THREADS", "5", 1);
+  Run(1, show);
+  EXPECT_EQ(out_.lines().back(), "[0] omp");
+  setenv("OMP_NUM_THREADS", "7", 1);
+  Run(1, show);
+  EXPECT_EQ(out_.lines().back(), "[0] omp 7");
+  unsetenv("MKL_NUM_THREADS");
+  unsetenv("OMP_NUM_THREADS");
+  SetLogLevel(LogLevel::kWarning);
+  EXPECT_THAT(log.lines(),
+              ElementsAre(HasSubstr(absl::StrCat("threads per rank: ", cores, " (OMP_NUM_THREADS), since 1 rank has ")),
+                          HasSubstr("threads per rank: 1 (OMP_NUM_THREADS), since"),
+                          HasSubstr("threads per rank: 3 (--threads)"),
+                          HasSubstr("threads per rank: as MKL_NUM_THREADS=5 says"),
+                          HasSubstr("threads per rank: as OMP_NUM_THREADS=7 says")));
+}
+
 TEST_F(LauncherTest, ServesAStoreUnlessOneIsGiven) {
   Run(1, "echo $LOCKSTEP_STORE_SERVED");
   options_.store_url.clear();
@@ -195,6 +232,30 @@ TEST_F(LauncherTest, ItsStoreServesWhoHasTheSecretAndNobodyElse) {
   client.join();
   EXPECT_THAT(with, IsOk());
   EXPECT_THAT(without, StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST_F(LauncherTest, MasterPortStaysFreeForAServerOfRankZero) {
+  const std::string fifo = Fifo(), done = File("done");
+  ASSERT_EQ(mkfifo(done.c_str(), 0600), 0);
+  std::thread others([&] {
+    uint16_t port = 0;
+    std::ifstream(fifo) >> port;
+    for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+      const SocketAddress address = SocketAddress::Parse(absl::StrCat(host, ":", port)).value();
+      const UniqueFd taker(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(bind(taker.get(), address.get(), address.length()), -1) << "a process that does not set SO_REUSEADDR";
+      EXPECT_EQ(errno, EADDRINUSE);
+      EXPECT_THAT(Connect(address, Deadline::AfterMs(20'000)), StatusIs(absl::StatusCode::kUnavailable)) << "refused";
+      TcpStoreServer::Options options;
+      options.credentials.level = SecurityLevel::kNone;
+      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto server, TcpStoreServer::Create(address, options));
+      const HostPort place = {host, port};
+      EXPECT_THAT(TcpStoreClient::Connect(place, options.credentials, Deadline::AfterMs(20'000)), IsOk());
+    }
+    std::ofstream(done) << "done\n";
+  });
+  Run(1, absl::StrCat("echo $MASTER_PORT > ", fifo, "; read line < ", done));
+  others.join();
 }
 
 TEST_F(LauncherTest, AnotherUserCannotReadTheSecret) {

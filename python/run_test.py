@@ -1,6 +1,7 @@
 """python -m lockstep.run starts ranks: of scripts, modules and other programs."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,15 @@ class Launched(unittest.TestCase):
         done = self.run_ranks('-n', '2', '-m', 'script', 'fail')
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertIn('rank 1', done.stderr)
+
+    def test_help_lists_python_s_programs_and_every_option_that_takes_a_value(self):
+        done = self.run_ranks('--help')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('  -m MODULE  ', done.stdout)
+        self.assertNotIn('-m MODULE', self.run_ranks('-n', '2', 'echo', '--help').stdout)
+        listed = re.findall(r'^  (-.*?) [A-Z]+  ', done.stdout, re.MULTILINE)
+        options = [word for words in listed if words != '-m' for word in re.findall(r'--?[a-z-]+', words)]
+        self.assertEqual(sorted(options), sorted(run._WITH_VALUE))
 
     def test_words_that_the_launcher_does_not_know(self):
         done = self.run_ranks('--colour', '1')

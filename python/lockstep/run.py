@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-_WITH_VALUE = ('-n', '--nproc', '--foreground', '--grace', '--store', '--job-id')
+_WITH_VALUE = ('-n', '--nproc', '--threads', '--foreground', '--grace', '--store', '--job-id')
 
 
 def launcher():
@@ -21,12 +21,29 @@ def launcher():
     return found
 
 
-def command(words):
-    """The words of the launcher's command line, for those of ours."""
+HELP = '''usage: python -m lockstep.run -n N [option...] {script.py | -m MODULE | FOLDER | program} [argument...]
+
+  script.py, .pyz     run this script with this interpreter, output unbuffered
+  -m MODULE           run this module, as python -m does
+  FOLDER              run the __main__.py in it
+  program             run any other program as it is
+
+The options, and all else, are those of lockstep-run:
+
+'''
+
+
+def split(words):
+    """Returns the launcher's options among the words, and the program with its arguments."""
     at = 0
     while at < len(words) and words[at].startswith('-') and words[at] not in ('-m', '--'):
         at += 2 if words[at] in _WITH_VALUE else 1
-    options, program = words[:at], words[at:]
+    return words[:at], words[at:]
+
+
+def command(words):
+    """The words of the launcher's command line, for those of ours."""
+    options, program = split(words)
     if program[:1] == ['--']:
         options.append(program.pop(0))
     if program and (program[0] == '-m' or program[0].endswith(('.py', '.pyz')) or os.path.isfile(os.path.join(program[0], '__main__.py'))):
@@ -40,6 +57,8 @@ def command(words):
 def main():
     """Becomes the launcher."""
     words = command(sys.argv[1:])
+    if not {'-h', '--help'}.isdisjoint(split(sys.argv[1:])[0]):
+        print(HELP, end='', flush=True)
     os.execv(words[0], words)
 
 

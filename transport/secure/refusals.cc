@@ -1,25 +1,28 @@
 #include "transport/secure/refusals.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace lockstep {
 
-void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what) {
+void Refusals::Note(Refusal kind, absl::string_view peer, absl::string_view what, Clock::time_point now) {
   if (kind == Refusal::kCount) kind = Refusal::kBroken;
   uint64_t left_out = 0;
   {
     MutexLock lock(&mu_);
     Kind& noted = kinds_[static_cast<size_t>(kind)];
-    const auto now = std::chrono::steady_clock::now();
-    const bool first = ++noted.count == 1;
-    if (!first && now - noted.told_at < std::chrono::seconds(1)) {
+    ++noted.count;
+    const bool anew = now - std::exchange(noted.seen_at, now) >= kPauseMax || noted.count == 1;
+    if (now - noted.told_at < noted.pause) {
       ++noted.untold;
       return;
     }
-    noted.told_at = now;
     left_out = std::exchange(noted.untold, 0);
+    noted.told_at = now;
+    noted.pause = anew ? kPauseMin : std::min(2 * noted.pause, kPauseMax);
   }
   // The kind is told in the same words by all listeners; what a Channel says of a refusal has them already.
   const absl::string_view text = Text(kind);

@@ -1,4 +1,4 @@
-// What a listener turned away: counted, and told in the log at a limited rate, and as a whole when the listener ends.
+// What a listener turned away: counted, logged at a falling rate, and summed up in the log when the listener ends.
 
 #ifndef TRANSPORT_SECURE_REFUSALS_H_
 #define TRANSPORT_SECURE_REFUSALS_H_
@@ -27,11 +27,17 @@ class Refusals {
   Refusals(const Refusals&) = delete;
   Refusals& operator=(const Refusals&) = delete;
 
-  // Counts one from `peer`, "10.0.0.9:51230". A warning says so, with the kind's text and `what` there is to say beyond it, unless one of
-  // the same kind was written in the last second: then the next one has the number of those that were left out. Of kGaveUp and
-  // kUnfinished it is a line at level info, since ranks that connect to each other at once do that, too. kCount, of a channel that broke
-  // once ready, counts as kBroken.
-  void Note(Refusal kind, absl::string_view peer, absl::string_view what);
+  using Clock = std::chrono::steady_clock;
+  // The pause after the first line of a kind. Each pause is twice the one before, up to kPauseMax. If no such peer comes for kPauseMax,
+  // the pauses begin anew.
+  static constexpr std::chrono::seconds kPauseMin{1};
+  static constexpr std::chrono::seconds kPauseMax{3600};
+
+  // Counts one from `peer`, "10.0.0.9:51230". A warning names it, with the kind's text and `what` there is to say beyond it, unless the
+  // pause after the last line of this kind is under way: then the next line has the number of those that were left out. Of kGaveUp and
+  // kUnfinished it is a line at level info, since ranks that connect to each other at the same time do that, too. kCount, of a channel
+  // that broke once ready, counts as kBroken.
+  void Note(Refusal kind, absl::string_view peer, absl::string_view what, Clock::time_point now = Clock::now());
 
   uint64_t count(Refusal kind) const;
   uint64_t total() const;
@@ -43,7 +49,9 @@ class Refusals {
   struct Kind {
     uint64_t count = 0;
     uint64_t untold = 0;
-    std::chrono::steady_clock::time_point told_at;
+    Clock::time_point seen_at;
+    Clock::time_point told_at;
+    std::chrono::seconds pause{0};  // after told_at
   };
 
   const std::string listener_;
