@@ -45,6 +45,7 @@ constexpr const char* kVariables[] = {
     "LOCKSTEP_PEER_TIMEOUT_MS",
     "LOCKSTEP_PORTS",
     "LOCKSTEP_RANK",
+    "LOCKSTEP_REPORT_FOLDER",
     "LOCKSTEP_RUN",
     "LOCKSTEP_SECRET_FILE",
     "LOCKSTEP_SECURITY",

@@ -1,6 +1,5 @@
 #include "base/limits.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "base/cores.h"
 
 namespace lockstep {
 namespace {
@@ -96,20 +96,6 @@ const GroupFiles& FilesOfGroup(bool version1) {
                                                          "/memory.swap.current",
                                                          {"inactive_file", "active_file", "slab_reclaimable"}};
   return version1 ? *first : *second;
-}
-
-// The cores in the affinity mask of the calling thread.
-int CoresOfMask() {
-  // The kernel refuses a set that is smaller than its own.
-  for (int cores_max = CPU_SETSIZE; cores_max <= (1 << 20); cores_max *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(cores_max);
-    const size_t bytes = CPU_ALLOC_SIZE(cores_max);
-    const bool read = set != nullptr && sched_getaffinity(0, bytes, set) == 0;
-    const int count = read ? CPU_COUNT_S(bytes, set) : 0;
-    CPU_FREE(set);
-    if (read) return count;
-  }
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 std::string ReadLimit(__rlimit_resource resource, absl::string_view name, absl::string_view of_what) {
@@ -199,8 +185,17 @@ std::string LimitsOnThreads() {
   return limits.empty() ? "no limit is known" : absl::StrJoin(limits, "; ");
 }
 
+uint64_t OutOfMemoryKills() {
+  uint64_t kills = 0;
+  ForEachGroup("memory", [&kills](const std::string& folder, bool version1) {
+    kills += SumOf(folder + (version1 ? "/memory.oom_control" : "/memory.events"), {"oom_kill"}).value_or(0);
+  });
+  return kills;
+}
+
 int UsableCores() {
-  int64_t cores = CoresOfMask();
+  int64_t cores = CountCores(CoresOfThisThread());
+  if (cores == 0) cores = sysconf(_SC_NPROCESSORS_ONLN);
   ForEachGroup("cpu", [&cores](const std::string& folder, bool version1) {
     int64_t quota = 0, period = 0;  // microseconds of processor time per period; -1 and "max" are no limit
     if (version1) {

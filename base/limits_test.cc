@@ -114,6 +114,14 @@ TEST_F(LimitsTest, ThreadsAreLimitedByUserAndGroup) {
   EXPECT_THAT(LimitsOnThreads(), HasSubstr(absl::StrCat(Path("groups/pids/a/pids.max"), " allows 100, 99 are there")));
 }
 
+TEST_F(LimitsTest, OutOfMemoryKillsAreThoseOfAllGroups) {
+  EXPECT_EQ(OutOfMemoryKills(), 0);
+  Write("proc/self/cgroup", "4:memory:/a\n0::/b");
+  Write("groups/memory/a/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2");
+  Write("groups/b/memory.events", "low 0\noom 5\noom_kill 3\noom_group_kill 0");
+  EXPECT_EQ(OutOfMemoryKills(), 5);
+}
+
 TEST_F(LimitsTest, CoresAreThoseOfTheMaskThatTheGroupsTimeIsEnoughFor) {
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,9 +23,11 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "launch/culprit.h"
 #include "launch/held_port.h"
 #include "launch/job_secret.h"
 #include "launch/output_relay.h"
+#include "launch/rank_report.h"
 #include "launch/signal_inbox.h"
 #include "launch/spawn.h"
 #include "transport/net/socket.h"
@@ -33,6 +36,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr int kOthersMax = 16;
 
 static_assert(kLauncherRanksMax <= ProcessGuardian::kGroupsMax, "every rank's group is guarded");
 
@@ -43,6 +48,8 @@ struct RankProcess {
   bool ended = false;
   bool group_gone = false;
   int wait_status = 0;
+  bool ended_by_launcher = false;           // it was told to end before it ended
+  int64_t ended_ns = 0;                     // Unix time, when its end was noticed
   bool killed = false;                      // SIGKILL was sent to the group
   Deadline kill_at = Deadline::Infinite();  // set when the group was told to end
 };
@@ -64,6 +71,7 @@ class Job {
  public:
   Job(const LaunchOptions& options, std::unique_ptr<SignalInbox> inbox, std::unique_ptr<ProcessGuardian> guardian)
       : options_(options),
+        out_of_memory_before_(OutOfMemoryKills()),
         inbox_(std::move(inbox)),
         guardian_(std::move(guardian)),
         relay_(options.stdout_fd, options.stderr_fd) {}
@@ -83,6 +91,12 @@ class Job {
   // Collects children that ended. `hint` is the one that the signal named: the kernel merges SIGCHLDs that come while
   // one is pending and keeps the first, so among several it is most likely the one that ended first.
   void Reap(pid_t hint);
+  // Ends the job if a rank has failed and the culprit, as far as it is known, has ended or has had blame_ms to do so.
+  void EndIfFailed();
+  // What is known of every rank. `reports` has what each has reported.
+  std::vector<RankOutcome> Outcomes(const std::vector<absl::optional<RankReport>>& reports) const;
+  std::vector<absl::optional<RankReport>> Reports() const;
+  std::string Describe(int rank, const absl::optional<RankReport>& report) const;
   void SignalGroups(int signal);
   // SIGTERM now, SIGKILL after the grace period.
   void EndGroup(RankProcess* rank);
@@ -91,6 +105,7 @@ class Job {
   bool AllGone() const;
 
   const LaunchOptions& options_;
+  const uint64_t out_of_memory_before_;
   SubreaperScope subreaper_;
   const std::unique_ptr<SignalInbox> inbox_;
   const std::unique_ptr<ProcessGuardian> guardian_;
@@ -100,12 +115,16 @@ class Job {
   OutputRelay relay_;
   std::vector<RankProcess> ranks_;
   std::vector<pollfd> poll_fds_;
-  absl::optional<int> first_failed_;
+  absl::optional<ReportFolder> reports_;              // none if it could not be made
+  absl::optional<int> first_failed_;                  // whose end was noticed first
+  Deadline wait_for_culprit_ = Deadline::Infinite();  // set by the first failure
+  bool ending_ = false;                               // all ranks were told to end
   int interrupts_ = 0;
   int passed_on_before_failure_ = 0;  // the last ending signal from outside, if one came before the first failure
 };
 
 Job::~Job() {
+  if (reports_.has_value() && !first_failed_.has_value()) reports_->Remove();
   for (RankProcess& rank : ranks_) {
     if (rank.group_gone) continue;
     kill(-rank.pid, SIGKILL);
@@ -136,12 +155,33 @@ int ThreadsPerRank(const LaunchOptions& options) {
   return threads;
 }
 
+// Variables that torchrun sets for its workers. This process may be one of those; our ranks are not. With TORCHELASTIC_USE_AGENT_STORE,
+// for example, rank 0 would not serve MASTER_PORT.
+constexpr absl::string_view kOfTorchrun[] = {"GROUP_RANK",
+                                             "GROUP_WORLD_SIZE",
+                                             "ROLE_NAME",
+                                             "ROLE_RANK",
+                                             "ROLE_WORLD_SIZE",
+                                             "TORCHELASTIC_ERROR_FILE",
+                                             "TORCHELASTIC_MAX_RESTARTS",
+                                             "TORCHELASTIC_RESTART_COUNT",
+                                             "TORCHELASTIC_RUN_ID",
+                                             "TORCHELASTIC_SIGNALS_TO_HANDLE",
+                                             "TORCHELASTIC_USE_AGENT_STORE"};
+
 absl::Status Job::Start(const std::string& path, const std::string& job_id, JobSecret secret,
                         std::unique_ptr<TcpStoreServer> server) {
   secret_ = std::move(secret);
   server_ = std::move(server);
   LOCKSTEP_ASSIGN_OR_RETURN(master_port_, HeldPort::Hold());
   const int threads = ThreadsPerRank(options_);
+  absl::StatusOr<ReportFolder> reports = ReportFolder::Create();
+  if (reports.ok()) {
+    reports_ = *std::move(reports);
+  } else {
+    LOCKSTEP_LOG(kWarning) << reports.status().message()
+                           << ": ranks cannot report why they end; LOCKSTEP_REPORT_FOLDER names another place";
+  }
   const std::string store =
       server_ != nullptr ? absl::StrCat("tcp://", server_->address().ToString()) : options_.store_url;
   const std::string served = server_ != nullptr ? "1" : "0";
@@ -164,11 +204,15 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, JobS
         {"MASTER_PORT", absl::StrCat(master_port_->port())},
     };
     if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", absl::StrCat(threads));
+    if (reports_.has_value()) {
+      variables.emplace_back("LOCKSTEP_REPORT_FOLDER", reports_->path());
+      variables.emplace_back("TORCHELASTIC_ERROR_FILE", reports_->ErrorFile(rank));
+    }
     if (!secret_.path.empty()) variables.emplace_back("LOCKSTEP_SECRET_FILE", secret_.path);
     SpawnOptions spawn;
     spawn.path = path;
     spawn.arguments = options_.command;
-    spawn.environment = EnvironmentWith(variables);
+    spawn.environment = EnvironmentWith(variables, kOfTorchrun);
     spawn.signal_mask = inbox_->mask_before();
     spawn.in_child = &ProcessGuardian::WatchCaller;
     spawn.in_child_context = guardian_.get();
@@ -214,12 +258,14 @@ void Job::Iterate() {
   for (const RankProcess& rank : ranks_) {
     if (!rank.group_gone && !rank.killed) wake = Deadline::Earlier(wake, rank.kill_at);
   }
+  if (!ending_) wake = Deadline::Earlier(wake, wait_for_culprit_);
   poll_fds_.assign(1, {inbox_->fd(), POLLIN, 0});
   relay_.PollFds(&poll_fds_);
   if (poll(poll_fds_.data(), poll_fds_.size(), wake.remaining_ms()) < 0) return;  // EINTR, or ENOMEM to be tried again
 
   relay_.HandleEvents(absl::MakeConstSpan(poll_fds_).subspan(1));
   while (absl::optional<SignalInbox::Received> received = inbox_->Take()) HandleSignal(*received);
+  EndIfFailed();
   for (RankProcess& rank : ranks_) {
     if (rank.group_gone || rank.killed || !rank.kill_at.passed()) continue;
     kill(-rank.pid, SIGKILL);
@@ -253,6 +299,7 @@ void Job::HandleSignal(const SignalInbox::Received& received) {
         for (RankProcess& rank : ranks_) rank.kill_at = Deadline::Now();
         relay_.Discard();
       } else if (interrupts_ >= 2) {
+        ending_ = true;
         EndAll();
       }
   }
@@ -267,6 +314,7 @@ void Job::Reap(pid_t hint) {
       if (ranks_[rank].pid != pid || ranks_[rank].ended) continue;
       ranks_[rank].ended = true;
       ranks_[rank].wait_status = status;
+      ranks_[rank].ended_by_launcher = !ranks_[rank].kill_at.infinite();
       ended.push_back(rank);
     }
   }
@@ -276,11 +324,16 @@ void Job::Reap(pid_t hint) {
     return std::make_tuple(process.pid != hint, !WIFSIGNALED(process.wait_status), rank);
   };
   std::sort(ended.begin(), ended.end(), [&order](int a, int b) { return order(a) < order(b); });
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  int64_t now_ns = now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
   for (int rank : ended) {
+    ranks_[rank].ended_ns = now_ns++;
     if (ranks_[rank].wait_status == 0 || first_failed_.has_value()) continue;
     first_failed_ = rank;
-    EndAll();
+    wait_for_culprit_ = Deadline::AfterMs(options_.blame_ms);
   }
+  EndIfFailed();
   for (RankProcess& rank : ranks_) {
     if (!rank.ended || rank.group_gone) continue;
     siginfo_t unused;
@@ -296,6 +349,39 @@ void Job::Reap(pid_t hint) {
     EndGroup(&ranks_[rank]);
     kill(-ranks_[rank].pid, SIGTERM);
   }
+}
+
+std::vector<absl::optional<RankReport>> Job::Reports() const {
+  std::vector<absl::optional<RankReport>> reports(ranks_.size());
+  for (size_t rank = 0; rank < ranks_.size() && reports_.has_value(); ++rank) {
+    reports[rank] = reports_->Read(static_cast<int>(rank), options_.world_size);
+  }
+  return reports;
+}
+
+std::vector<RankOutcome> Job::Outcomes(const std::vector<absl::optional<RankReport>>& reports) const {
+  std::vector<RankOutcome> outcomes;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const RankProcess& process = ranks_[rank];
+    const absl::optional<RankReport>& report = reports[rank];
+    RankOutcome outcome;
+    // A rank that we had to end was still running when the others failed.
+    outcome.ended = process.ended && !process.ended_by_launcher;
+    outcome.by_signal = outcome.ended && WIFSIGNALED(process.wait_status) && passed_on_before_failure_ == 0;
+    outcome.failed = (outcome.ended && process.wait_status != 0) || (report.has_value() && !report->traceback.empty());
+    outcome.time_ns = report.has_value() ? report->time_ns : process.ended_ns;
+    if (report.has_value()) outcome.blames = report->blames;
+    outcomes.push_back(outcome);
+  }
+  return outcomes;
+}
+
+void Job::EndIfFailed() {
+  if (!first_failed_.has_value() || ending_) return;
+  const absl::optional<int> culprit = FindCulprit(Outcomes(Reports()));
+  if (culprit.has_value() && !ranks_[*culprit].ended && !wait_for_culprit_.passed()) return;
+  ending_ = true;
+  EndAll();
 }
 
 void Job::SignalGroups(int signal) {
@@ -323,21 +409,57 @@ bool Job::AllGone() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const RankProcess& rank) { return rank.group_gone; });
 }
 
+std::string Job::Describe(int rank, const absl::optional<RankReport>& report) const {
+  const RankProcess& process = ranks_[rank];
+  std::string text =
+      absl::StrCat("rank ", rank, " (pid ", process.pid, ") ",
+                   process.ended_by_launcher ? "was ended by the launcher" : DescribeWaitStatus(process.wait_status));
+  if (report.has_value()) absl::StrAppend(&text, ": ", report->message);
+  return text;
+}
+
 LaunchResult Job::Result() const {
   LaunchResult result;
   for (const RankProcess& rank : ranks_) result.ranks.push_back(RankEnd{rank.pid, rank.wait_status});
-  result.first_failed = first_failed_;
   if (!first_failed_.has_value()) return result;
+  const std::vector<absl::optional<RankReport>> reports = Reports();
+  result.first_failed = FindCulprit(Outcomes(reports)).value_or(*first_failed_);
+  const RankProcess& culprit = ranks_[*result.first_failed];
+  const absl::optional<RankReport>& reason = reports[*result.first_failed];
 
-  const RankProcess& failed = ranks_[*first_failed_];
-  const int status = failed.wait_status;
+  int others = 0;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (rank == *result.first_failed || ranks_[rank].wait_status == 0) continue;
+    if (++others <= kOthersMax) result.others.push_back(Describe(rank, reports[rank]));
+  }
+  if (others > kOthersMax)
+    result.others.push_back(absl::StrCat(others - kOthersMax, " more ranks failed or were ended"));
+  if (reports_.has_value() && !reports_->RemoveIfEmpty()) {
+    result.others.push_back(
+        absl::StrCat("the reports of the ranks, with tracebacks and flight records, are in ", reports_->path()));
+  }
+
+  const bool by_itself = culprit.wait_status != 0 && !culprit.ended_by_launcher;
+  const int status = by_itself ? culprit.wait_status : ranks_[*first_failed_].wait_status;
   result.exit_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  result.report = absl::StrCat("rank ", *first_failed_, " (pid ", failed.pid, ") ", DescribeWaitStatus(status));
+  const bool traced = reason.has_value() && !reason->traceback.empty();
+  result.report = Describe(*result.first_failed, traced ? absl::nullopt : reason);
+  if (culprit.ended_by_launcher && *result.first_failed != *first_failed_ && !traced) {
+    absl::StrAppend(&result.report, ": rank ", *first_failed_, " failed because of it");
+  }
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && OutOfMemoryKills() > out_of_memory_before_) {
+    absl::StrAppend(&result.report, ": its control group was out of memory");
+  }
   if (passed_on_before_failure_ != 0) {
     absl::StrAppend(&result.report, ", after SIG", sigabbrev_np(passed_on_before_failure_),
                     " was passed on to all ranks");
   }
   if (!relay_.status().ok()) absl::StrAppend(&result.report, "; ", relay_.status().message());
+  if (traced) {
+    LinePrefixer prefixer(absl::StrCat("[", *result.first_failed, "] "));
+    prefixer.Append(reason->traceback, &result.traceback);
+    prefixer.Finish(&result.traceback);
+  }
   return result;
 }
 

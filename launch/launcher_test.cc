@@ -391,6 +391,56 @@ TEST_F(LauncherTest, KilledRankIsReportedWithItsSignal) {
   EXPECT_EQ(DescribeWaitStatus(result.ranks[0].wait_status), "was killed by signal 15 (SIGTERM)");
 }
 
+// Rank 0 blames rank 1 and is gone when rank 1 fails. Rank 2 does nothing.
+TEST_F(LauncherTest, TheRankThatIsBlamedIsWaitedForAndComesLast) {
+  const std::string fifo = Fifo(), victim = File("victim"), culprit = File("culprit");
+  std::ofstream(victim) << R"({"message": {"message": "Aborted: rank 1 died"},
+                               "lockstep": {"rank": 0, "world_size": 3, "failed_rank": 1, "where": "a.py:1"}})";
+  std::ofstream(culprit) << R"({"message": {"message": "ValueError: bad",
+                                            "extraInfo": {"py_callstack": "Traceback\nValueError: bad\n"}}})";
+  options_.blame_ms = 100'000;
+  const LaunchResult result =
+      Run(3, absl::StrCat("case $RANK in\n0) cat ", victim, " > $TORCHELASTIC_ERROR_FILE; echo $$ > ", fifo,
+                          "; exit 1;;\n1) read pid < ", fifo, "; while kill -0 $pid 2> /dev/null; do :; done; cat ",
+                          culprit, " > $TORCHELASTIC_ERROR_FILE; exit 3;;\nesac\nsleep 1000 & wait"));
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.exit_status, 3);
+  EXPECT_EQ(result.report, absl::StrCat("rank 1 (pid ", result.ranks[1].pid, ") exited with status 3"));
+  EXPECT_EQ(result.traceback, "[1] Traceback\n[1] ValueError: bad\n");
+  ASSERT_EQ(result.others.size(), 3);
+  EXPECT_THAT(result.others[0], ContainsRegex("^rank 0 .* exited with status 1: Aborted: rank 1 died .a.py:1.$"));
+  EXPECT_THAT(result.others[1], ContainsRegex("^rank 2 .* was ended by the launcher$"));
+  EXPECT_THAT(result.others[2], HasSubstr(" are in /"));
+  const std::string folder = result.others[2].substr(result.others[2].rfind(' ') + 1);
+  EXPECT_EQ(system(absl::StrCat("rm -r ", folder).c_str()), 0);
+}
+
+TEST_F(LauncherTest, TheRankThatIsBlamedIsEndedIfItDoesNotEnd) {
+  const std::string report = File("report");
+  std::ofstream(report) << R"({"message": "rank 1 stopped answering",
+                               "lockstep": {"rank": 0, "world_size": 2, "failed_rank": 1}})";
+  options_.blame_ms = 100;
+  const LaunchResult result = Run(2, absl::StrCat("case $RANK in\n0) cat ", report,
+                                                  " > $TORCHELASTIC_ERROR_FILE; exit 5;;\nesac\nsleep 1000 & wait"));
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.exit_status, 5);
+  EXPECT_THAT(result.report, ContainsRegex("^rank 1 .* was ended by the launcher: rank 0 failed because of it$"));
+  EXPECT_EQ(system(absl::StrCat("rm -r ", result.others[1].substr(result.others[1].rfind(' ') + 1)).c_str()), 0);
+}
+
+// Else rank 0 would expect torchrun to serve MASTER_PORT.
+TEST_F(LauncherTest, RanksOfATorchrunWorkerAreNoWorkersOfTorchrun) {
+  for (const char* variable : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK"})
+    setenv(variable, "1", 1);
+  setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json", 1);
+  Run(1, "env | grep -E '^(TORCHELASTIC|GROUP)_'");
+  EXPECT_THAT(out_.lines(), ElementsAre(ContainsRegex("^.0. TORCHELASTIC_ERROR_FILE=.*/error.rank0.json$")));
+  for (const char* variable :
+       {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "TORCHELASTIC_ERROR_FILE"}) {
+    unsetenv(variable);
+  }
+}
+
 TEST_F(LauncherTest, RankThatIgnoresSigtermIsKilledAfterTheGracePeriod) {
   options_.grace_ms = 100;
   const std::string fifo = Fifo();

@@ -53,7 +53,9 @@ int Main(int argc, char** argv) {
   }
   const absl::StatusOr<LaunchResult> result = Launch(flags->options);
   if (!result.ok()) return Fail(result.status());
+  for (const std::string& line : result->others) std::fprintf(stderr, "lockstep-run: %s\n", line.c_str());
   if (!result->report.empty()) std::fprintf(stderr, "lockstep-run: %s\n", result->report.c_str());
+  std::fputs(result->traceback.c_str(), stderr);
   return result->exit_status;
 }
 

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -217,12 +219,13 @@ absl::StatusOr<std::string> FindProgram(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("no program '", name, "' in PATH (", search, ")"));
 }
 
-std::vector<std::string> EnvironmentWith(const std::vector<std::pair<std::string, std::string>>& variables) {
+std::vector<std::string> EnvironmentWith(const std::vector<std::pair<std::string, std::string>>& variables,
+                                         absl::Span<const absl::string_view> dropped) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const absl::string_view text(*entry);
     const absl::string_view name = text.substr(0, text.find('='));
-    bool replaced = false;
+    bool replaced = std::find(dropped.begin(), dropped.end(), name) != dropped.end();
     for (const auto& variable : variables) replaced = replaced || name == variable.first;
     if (!replaced) result.emplace_back(text);
   }

@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace lockstep {
 
@@ -45,8 +46,9 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 // ERRORS  NOT_FOUND, PERMISSION_DENIED, with the places that were searched
 absl::StatusOr<std::string> FindProgram(absl::string_view name);
 
-// This process's environment with these variables set.
-std::vector<std::string> EnvironmentWith(const std::vector<std::pair<std::string, std::string>>& variables);
+// This process's environment with these variables set, and those of `dropped` not set.
+std::vector<std::string> EnvironmentWith(const std::vector<std::pair<std::string, std::string>>& variables,
+                                         absl::Span<const absl::string_view> dropped = {});
 
 // A status of waitpid() as text: "exited with status 3", "was killed by signal 11 (SIGSEGV), core dumped".
 std::string DescribeWaitStatus(int wait_status);

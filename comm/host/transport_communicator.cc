@@ -10,6 +10,7 @@
 #include "base/ref.h"
 #include "base/status.h"
 #include "comm/host/transport_call.h"
+#include "comm/record/failure_report.h"
 #include "kernels/cpu/cast.h"
 
 namespace lockstep {
@@ -21,8 +22,6 @@ constexpr std::chrono::milliseconds kAnnouncementGrace{5000};
 
 // The coordinator first asks every rank how far it is.
 constexpr std::chrono::milliseconds kLateGrace{5000};
-
-constexpr size_t kFlightRecordsPrinted = 16;
 
 // More calls than this in flight, or with handles that somebody keeps, and starting one allocates.
 constexpr size_t kStatesMax = 1024;
@@ -513,10 +512,10 @@ void TransportCommunicator::Fail(const absl::Status& status) {
   ended_in_ = FirstInFlight();
   // That this rank's world was closed is no failure.
   if (!absl::IsCancelled(status)) {
-    LOCKSTEP_LOG(kError) << "rank " << rank_ << ": communicator failed" << (ended_in_.text.empty() ? "" : " in ")
-                         << ended_in_.text << ": " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
-                         << "\nlast collectives, newest last:\n"
-                         << recorder_.ToString(kFlightRecordsPrinted);
+    ReportFailure({TransportRank(rank_), engine_->transport()->size()},
+                  absl::StrCat("rank ", rank_.value(), ": communicator failed", ended_in_.text.empty() ? "" : " in ",
+                               ended_in_.text),
+                  status, recorder_.ToString(options_.flight_records));
   }
   FailCalls(status);
 }

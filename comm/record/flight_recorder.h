@@ -1,4 +1,5 @@
-// FlightRecorder: the last collectives of a communicator. Always on, fixed in size. Every failure logs the newest records.
+// FlightRecorder: the last collectives of a communicator. Always on, fixed in size. Every failure writes them to a file
+// (failure_report.h).
 
 #ifndef COMM_RECORD_FLIGHT_RECORDER_H_
 #define COMM_RECORD_FLIGHT_RECORDER_H_

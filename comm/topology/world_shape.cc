@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/topology/host.h"
+#include "base/cores.h"
 
 namespace lockstep {
 namespace {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
+#include "base/cores.h"
 #include "base/device/devices.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -22,6 +23,7 @@
 #include "comm/host/channel_registry.h"
 #include "comm/host/self_communicator.h"
 #include "comm/host/transport_communicator.h"
+#include "comm/record/failure_report.h"
 #include "comm/select/selector.h"
 #include "comm/topology/host.h"
 #include "comm/topology/link_costs.h"
@@ -562,6 +564,7 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
                                          " ", spec.rank.value(), " ", spec.job_id);
   const int attempt = by_exchange ? 0 : Attempts::OfThisProcess().Of(setup);
   if (!by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
+  TakeBackFromLauncher();
   const absl::Status status = [&] {
     if (options.store != nullptr) {
       return Connect(spec, settings, *security, credentials, attempt, options.store, nullptr);
@@ -574,6 +577,7 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
     if (by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
     return Connect(spec, settings, *security, credentials, attempt, opened->store.get(), opened->server.get());
   }();
+  if (!status.ok()) TellLauncher({spec.rank, spec.size}, status);
   if (by_exchange) return status;
   Attempts::OfThisProcess().Ended(setup, status);
   return status;

@@ -19,12 +19,14 @@ except ModuleNotFoundError as _error:
                           'builds of CPython do not load; use a build with the GIL (python3.13, not python3.13t)') from _error
     raise
 from lockstep._native import lib as _lib
+from lockstep import last_words as _last_words
 from lockstep.communicator import (AND, ANY_SOURCE, ANY_TAG, AVG, CUDA, EVERY_RANK, HOST, MAX, MIN, OR, PREMUL_SUM, PROD, SUM, XOR,
                                    Communicator, Memory, Message, Work, init)
 from lockstep.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
                              InvalidArgument, NotFound, OutOfRange, PermissionDenied, ResourceExhausted, Unavailable, Unimplemented)
 from lockstep.reducer import Parameter, Reducer
 
+_last_words.install()
 __version__ = '.'.join(str(_lib.lockstep_version() // part % 100) for part in (10000, 100, 1))
 
 

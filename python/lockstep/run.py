@@ -21,7 +21,7 @@ def launcher():
     return found
 
 
-HELP = '''usage: python -m lockstep.run -n N [option...] {script.py | -m MODULE | FOLDER | program} [argument...]
+_HELP = '''usage: python -m lockstep.run -n N [option...] {script.py | -m MODULE | FOLDER | program} [argument...]
 
   script.py, .pyz     run this script with this interpreter, output unbuffered
   -m MODULE           run this module, as python -m does
@@ -33,7 +33,7 @@ The options, and all else, are those of lockstep-run:
 '''
 
 
-def split(words):
+def _split(words):
     """Returns the launcher's options among the words, and the program with its arguments."""
     at = 0
     while at < len(words) and words[at].startswith('-') and words[at] not in ('-m', '--'):
@@ -43,7 +43,7 @@ def split(words):
 
 def command(words):
     """The words of the launcher's command line, for those of ours."""
-    options, program = split(words)
+    options, program = _split(words)
     if program[:1] == ['--']:
         options.append(program.pop(0))
     if program and (program[0] == '-m' or program[0].endswith(('.py', '.pyz')) or os.path.isfile(os.path.join(program[0], '__main__.py'))):
@@ -57,8 +57,8 @@ def command(words):
 def main():
     """Becomes the launcher."""
     words = command(sys.argv[1:])
-    if not {'-h', '--help'}.isdisjoint(split(sys.argv[1:])[0]):
-        print(HELP, end='', flush=True)
+    if not {'-h', '--help'}.isdisjoint(_split(sys.argv[1:])[0]):
+        print(_HELP, end='', flush=True)
     os.execv(words[0], words)
 
 

@@ -1,12 +1,14 @@
 // lockstep-run: its command line, and what its ranks write to it.
 //
-//   input = kind:u8 text        kind: bit 0 the lines of a rank, which come in pieces that end at a NUL; else words that end at a NUL
+//   input = kind:u8 text        kind: bit 1 a rank's report; else bit 0 the lines of a rank, which come in pieces that end at a NUL; else
+//                               words that end at a NUL
 
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
 #include "launch/launcher.h"
 #include "launch/output_relay.h"
+#include "launch/rank_report.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace lockstep {
@@ -61,8 +63,12 @@ std::vector<std::string> fuzz::Seeds() {
     for (const char* const word : list) text += (text.size() > 1 ? std::string(1, '\0') : "") + word;
     return text;
   };
-  return {words({"-n", "4", "program", "-n"}), words({"--nproc=2", "--grace=1.5", "--foreground", "0", "--", "-p"}),
-          words({"-n", "2", "--store=tcp://h:1", "--job-id", "j", "p"}), words({"--help"}),
+  return {words({"-n", "4", "program", "-n"}),
+          words({"--nproc=2", "--grace=1.5", "--foreground", "0", "--", "-p"}),
+          words({"-n", "2", "--store=tcp://h:1", "--job-id", "j", "p"}),
+          words({"--help"}),
+          "\2{\"message\": {\"message\": \"m\", \"extraInfo\": {\"py_callstack\": \"a\\nb\", \"timestamp\": \"1\"}}, "
+          "\"lockstep\": {\"rank\": 1, \"world_size\": 4, \"failed_rank\": 2, \"time_ns\": 5, \"where\": \"f:1\"}}",
           std::string("\1one\ntwo\0 three\n\nno end, and longer than a line may be", 54)};
 }
 
@@ -70,7 +76,12 @@ std::vector<std::string> fuzz::Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   lockstep::fuzz::Input input(data, size);
-  const bool lines = input.Take<uint8_t>() & 1;
-  lines ? lockstep::ReadLines(input.Rest()) : lockstep::ReadWords(input.Rest());
+  const uint8_t kind = input.Take<uint8_t>();
+  if (kind & 2) {
+    const auto report = lockstep::ParseRankReport(input.Rest(), 1, 4);
+    LOCKSTEP_CHECK(!report.has_value() || report->blames.value_or(0) < 4);
+    return 0;
+  }
+  kind & 1 ? lockstep::ReadLines(input.Rest()) : lockstep::ReadWords(input.Rest());
   return 0;
 }

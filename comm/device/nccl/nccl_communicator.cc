@@ -11,12 +11,12 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_device.h"
 #include "base/fork.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "comm/byte_objects.h"
 #include "comm/device/nccl/nccl_peers.h"
 #include "comm/device/nccl/nccl_plan.h"
 #include "comm/plan/call_plan.h"
+#include "comm/record/failure_report.h"
 #include "comm/record/signature.h"
 #include "transport/nccl/nccl_library.h"
 
@@ -27,8 +27,6 @@ namespace {
 // the rank; it has this long for it.
 constexpr std::chrono::milliseconds kVerdictGrace(1000);
 constexpr std::chrono::milliseconds kVerdictPause(1);
-
-constexpr size_t kFlightRecordsPrinted = 16;
 
 // Whether NCCL's error may be the loss of a rank.
 bool MayHaveVerdict(const absl::Status& error) { return absl::IsAborted(error) || absl::IsUnavailable(error); }
@@ -350,10 +348,9 @@ void NcclCommunicator::OnFailure(const absl::Status& status) {
   comm_->AbortSoon();
   // Somebody may be comparing calls with a rank that has stopped calling.
   if (checks_ != nullptr && checks_->status().ok()) checks_->Abort(std::string(status.message()));
-  LOCKSTEP_LOG(kError) << "rank " << rank() << ": collectives on " << Name(accelerator()->id())
-                       << " failed: " << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
-                       << "\nlast collectives there, newest last:\n"
-                       << operations_.Records(kFlightRecordsPrinted);
+  ReportFailure({WorldRank(rank()), size()},
+                absl::StrCat("rank ", rank().value(), ": collectives on ", Name(accelerator()->id()), " failed"),
+                status, operations_.Records(SIZE_MAX));
 }
 
 absl::StatusOr<void*> NcclCommunicator::NcclHandle() const {

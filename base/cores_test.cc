@@ -1,4 +1,4 @@
-#include "comm/topology/host.h"
+#include "base/cores.h"
 
 #include <sched.h>
 

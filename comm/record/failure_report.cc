@@ -1,0 +1,153 @@
+#include "comm/record/failure_report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/env.h"
+#include "base/error_info.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr int kAppendedMax = 64;
+constexpr size_t kRecordsLogged = 16;
+// torchrun takes the earliest time in whole seconds as the root cause, and dates a process without a file by when it noticed its end,
+// which may take seconds. So the victim of another rank is dated later.
+constexpr int kVictimSeconds = 30;
+
+// The traces that this process has left so far. A forked child begins anew.
+struct Left {
+  pid_t pid = 0;
+  std::string logged_cause;
+  std::string records_path;
+  int appended = 0;
+  bool told_launcher = false;
+};
+
+Mutex& LeftMutex() {
+  static Mutex* const mu = new Mutex;  // never destroyed: static destructors may fail a communicator
+  return *mu;
+}
+
+Left& LeftOfThisProcess() ABSL_EXCLUSIVE_LOCKS_REQUIRED(LeftMutex()) {
+  static Left* const left = new Left;
+  if (left->pid != getpid()) *left = Left();
+  left->pid = getpid();
+  return *left;
+}
+
+bool WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(written);
+  }
+  return true;
+}
+
+// Returns where the records are, or why they are not there.
+std::string Append(Left* left, PlaceInWorld place, const std::string& text) {
+  if (left->appended >= kAppendedMax) return left->records_path;
+  ++left->appended;
+  int fd = -1;
+  if (left->records_path.empty()) {
+    std::string folder = "/tmp";
+    // The last of them counts. Bazel sets TEST_TMPDIR, so tests leave nothing in /tmp.
+    for (const char* variable : {"TMPDIR", "TEST_TMPDIR", "LOCKSTEP_REPORT_FOLDER"}) {
+      folder = GetEnv(variable).value_or(folder);
+    }
+    left->records_path =
+        absl::StrCat(folder, "/lockstep-flight-records.rank", place.rank.value(), ".pid", left->pid, ".XXXXXX");
+    fd = mkostemp(&left->records_path[0], O_APPEND | O_CLOEXEC);
+  } else {
+    fd = open(left->records_path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+  }
+  const bool written = fd >= 0 && WriteAll(fd, text);
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  return written ? left->records_path
+                 : absl::StrCat("not written to ", left->records_path, ": ", strerror(error),
+                                "; LOCKSTEP_LOG=info logs them");
+}
+
+absl::string_view NewestOf(absl::string_view records) {
+  size_t begin = records.size();
+  for (size_t lines = 0; lines <= kRecordsLogged && begin != absl::string_view::npos && begin > 0; ++lines) {
+    begin = records.rfind('\n', begin - 1);
+  }
+  return begin == absl::string_view::npos || begin == 0 ? records : records.substr(begin + 1);
+}
+
+}  // namespace
+
+void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Status& cause, const std::string& records) {
+  const std::string reason = cause.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  std::string where;
+  bool known;
+  {
+    MutexLock lock(&LeftMutex());
+    Left& left = LeftOfThisProcess();
+    known = left.logged_cause == reason;
+    left.logged_cause = reason;
+    where = Append(&left, place, absl::StrCat(what, ": ", reason, "\nlast collectives, newest last:\n", records, "\n"));
+  }
+  const std::string line = absl::StrCat(what, ": ", reason, " (flight records: ", where, ")");
+  if (known) {
+    LOCKSTEP_LOG(kInfo) << line;
+  } else {
+    LOCKSTEP_LOG(kError) << line;
+  }
+  LOCKSTEP_LOG(kInfo) << "last collectives, newest last:\n" << NewestOf(records);
+  TellLauncher(place, cause);
+}
+
+void TellLauncher(PlaceInWorld place, const absl::Status& cause) {
+  const absl::optional<std::string> file = GetEnv("TORCHELASTIC_ERROR_FILE");
+  MutexLock lock(&LeftMutex());
+  Left& left = LeftOfThisProcess();
+  if (!file.has_value() || left.told_launcher || access(file->c_str(), F_OK) == 0) return;
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const std::string text(cause.message());
+  const absl::optional<int> failed_rank = GetErrorInfo(cause).failed_rank;
+  const bool victim = failed_rank.has_value() && *failed_rank != place.rank.value();
+  nlohmann::json report;
+  report["message"]["message"] = text;
+  report["message"]["extraInfo"]["py_callstack"] = text;
+  report["message"]["extraInfo"]["timestamp"] = absl::StrCat(now.tv_sec + (victim ? kVictimSeconds : 0));
+  report["lockstep"] = {{"pid", left.pid},
+                        {"time_ns", now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec},
+                        {"rank", place.rank.value()},
+                        {"world_size", place.size}};
+  if (victim) report["lockstep"]["failed_rank"] = *failed_rank;
+  // The file is renamed into place, so that no reader finds half a report.
+  const std::string next = absl::StrCat(*file, ".", left.pid);
+  const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  left.told_launcher = WriteAll(fd, report.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  close(fd);
+  if (!left.told_launcher || rename(next.c_str(), file->c_str()) != 0) unlink(next.c_str());
+}
+
+void TakeBackFromLauncher() {
+  const absl::optional<std::string> file = GetEnv("TORCHELASTIC_ERROR_FILE");
+  MutexLock lock(&LeftMutex());
+  Left& left = LeftOfThisProcess();
+  if (left.told_launcher && file.has_value()) unlink(file->c_str());
+  left.told_launcher = false;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include "comm/record/failure_report.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_info.h"
+#include "base/log.h"
+#include "base/log_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class FailureReportTest : public ::testing::Test {
+ protected:
+  FailureReportTest() : error_file_(absl::StrCat(::testing::TempDir(), "/error.", getpid(), ".json")) {
+    setenv("LOCKSTEP_REPORT_FOLDER", ::testing::TempDir().c_str(), 1);
+    setenv("TORCHELASTIC_ERROR_FILE", error_file_.c_str(), 1);
+    TakeBackFromLauncher();
+  }
+  ~FailureReportTest() override {
+    TakeBackFromLauncher();
+    unsetenv("LOCKSTEP_REPORT_FOLDER");
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+  }
+
+  const std::string error_file_;
+};
+
+// 20 records and one failure; then the same cause in a second communicator.
+TEST_F(FailureReportTest, OneLineNamesTheFileOfTheRecords) {
+  std::string records;
+  for (int i = 1; i <= 20; ++i) absl::StrAppend(&records, "barrier #", i, "\n");
+  LogLines log;
+  ReportFailure({Rank(1), 4}, "rank 1: communicator failed in barrier #20", absl::AbortedError("rank 2 died"), records);
+  ReportFailure({Rank(1), 4}, "rank 1: communicator failed", absl::AbortedError("rank 2 died"), "send #1\n");
+  ASSERT_EQ(log.lines().size(), 1);
+  const std::string line = log.lines()[0];
+  EXPECT_THAT(line, HasSubstr("rank 1: communicator failed in barrier #20: ABORTED: rank 2 died (flight records: /"));
+  const size_t begin = line.find(": /") + 2;
+  const std::string path = line.substr(begin, line.size() - 1 - begin);
+  EXPECT_THAT(Read(path), AllOf(HasSubstr("barrier #1\n"), HasSubstr("barrier #20\n"), HasSubstr("send #1\n")));
+
+  SetLogLevel(LogLevel::kInfo);
+  ReportFailure({Rank(1), 4}, "rank 1: communicator failed", absl::AbortedError("rank 2 died"), records);
+  SetLogLevel(LogLevel::kWarning);
+  ASSERT_EQ(log.lines().size(), 3);
+  EXPECT_THAT(log.lines()[1], HasSubstr(path));
+  EXPECT_THAT(log.lines()[2],
+              AllOf(HasSubstr("newest last:\nbarrier #5\n"), HasSubstr("barrier #20\n"), Not(HasSubstr("#4\n"))));
+  unlink(path.c_str());
+}
+
+TEST_F(FailureReportTest, TheErrorFileHasTheCauseAndTheBlameUntilTheProgramGoesOn) {
+  TellLauncher({Rank(0), 4}, WithFailedRank(absl::AbortedError("rank 2 died"), 2));
+  TellLauncher({Rank(0), 4}, WithFailedRank(absl::AbortedError("rank 3 died"), 3));
+  EXPECT_THAT(Read(error_file_),
+              AllOf(HasSubstr(R"("message":"rank 2 died")"), HasSubstr(R"("failed_rank":2)"), HasSubstr(R"("rank":0,)"),
+                    HasSubstr(R"("world_size":4})"), Not(HasSubstr("rank 3"))));
+  TakeBackFromLauncher();
+  EXPECT_EQ(access(error_file_.c_str(), F_OK), -1);
+  TellLauncher({Rank(3), 4}, WithFailedRank(absl::AbortedError("rank 3 aborted it"), 3));
+  EXPECT_THAT(Read(error_file_), Not(HasSubstr("failed_rank"))) << "it blames itself";
+}
+
+TEST_F(FailureReportTest, LeavesWhatAnotherHasWrittenThere) {
+  std::ofstream(error_file_) << "recorded";
+  TellLauncher({Rank(0), 4}, absl::AbortedError("rank 2 died"));
+  TakeBackFromLauncher();
+  EXPECT_EQ(Read(error_file_), "recorded");
+  unlink(error_file_.c_str());
+}
+
+}  // namespace
+}  // namespace lockstep
