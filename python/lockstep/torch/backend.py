@@ -113,10 +113,11 @@ def create(opts, _backend_options):
     """What c10d calls for each process group, on its members: the group's back end."""
     if opts.timeout <= datetime.timedelta():
         raise ValueError(f'lockstep: a timeout of {opts.timeout.total_seconds()} s; it must be positive')
-    if opts.split_from is not None and hasattr(opts.split_from, 'split'):
+    split_from = getattr(opts, 'split_from', None)  # PyTorch 2.8 does not have it
+    if split_from is not None and hasattr(split_from, 'split'):
         options = C10dBackend.Options(NAME, timeout=opts.timeout)
         options.group_name = opts.group_id
-        return opts.split_from.split(opts.store, opts.global_ranks_in_group, options)
+        return split_from.split(opts.store, opts.global_ranks_in_group, options)
     group = dist.ProcessGroup(opts.store, opts.group_rank, opts.group_size)
     works.Call(_connect, group, opts).wait()
     return group._get_backend(_CPU)

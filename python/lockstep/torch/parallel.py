@@ -100,7 +100,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._optimizer_step, self._overlapped = optimizer_step, False
         self._ends_itself, self._sample_rate, self._error = True, None, ''
         self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
-        self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else ddp._DEFAULT_BUCKET_CAP_MB) * _MIB)
+        self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else getattr(ddp, '_DEFAULT_BUCKET_CAP_MB', 25)) * _MIB)
         if bucket_cap_mb is not None:
             reducer_options['bucket_cap_bytes'] = self.bucket_bytes_cap
         self.bucket_bytes_cap_list = [int(cap * _MIB) for cap in bucket_cap_mb_list or ()]

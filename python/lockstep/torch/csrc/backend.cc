@@ -382,7 +382,7 @@ class Backend : public c10d::Backend {
   }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
-    const int64_t timeout_ms = TimeoutOf(opts);
+    const int64_t timeout_ms = opts.timeout.count() == 0 ? 1 : TimeoutOf(opts);
     try {
       Wait([host = host_, timeout_ms] { host->Call(lockstep_monitored_barrier, timeout_ms); });
     } catch (const c10::DistBackendError& error) {
