@@ -71,6 +71,7 @@ def _in_torch():
     except ImportError:
         return None
     try:
+        import lockstep.torch  # noqa: F401  before PyTorch 2.14 nothing else makes the back end known
         begin = time.monotonic()
         dist.init_process_group('lockstep')
         made_s = time.monotonic() - begin
