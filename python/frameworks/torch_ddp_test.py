@@ -1079,6 +1079,7 @@ class TheEnd(Case):
     def test_1_an_abort_is_told_to_all(self):
         ours = DistributedDataParallel(nn.Linear(2, 2))
         ours(torch.ones(1, 2)).sum().backward()
+        dist.barrier()  # the step has ended on every rank
         if RANK == 1:
             ours.abort('the loss is not a number')
         with self.assertRaisesRegex(lockstep.Aborted, 'the loss is not a number'):

@@ -51,6 +51,29 @@ KNOWN_ON_CPU = {
                        for grad, none in (('no_', ''), ('', 'to_')))), 'Expected exit code 0 but got -11'),
 }
 
+# And with --wrapper.
+KNOWN_WITH_WRAPPER = {
+    # A gradient that is missing fails the very backward pass, by name; torch's text comes in the next iteration.
+    **dict.fromkeys(('test_ddp_control_flow_different_across_ranks', 'test_ddp_control_flow_same_across_ranks',
+                     'test_ddp_multiple_nested_unused_params_err_ignore_params', 'test_ddp_multiple_nested_unused_params_error',
+                     'test_ddp_unused_params_rebuild_buckets_exception'), 'no gradient came for parameter'),
+    # They read torch's second copy of each parameter.
+    **dict.fromkeys((f'test_ddp_native_mixed_precision_{name}' for name in (
+        'grad_as_bucket_view_no_set_grad_none', 'grad_as_bucket_view_set_grad_to_none', 'ignored_params',
+        'no_grad_as_bucket_view_no_set_grad_none', 'no_grad_as_bucket_view_set_grad_to_none')), "no attribute '_mp_param'"),
+    # torch.nn.SyncBatchNorm is refused on the CPU.
+    **dict.fromkeys(('test_ddp_inference', 'test_ddp_uneven_inputs_stop_iteration_sync_bn'), 'only works on GPUs'),
+    # broadcast_buffers is no deprecated argument here.
+    'test_ddp_broadcast_buffers_deprecation_warning': '0 not greater than 0',
+    # A parameter without a gradient gets zeros.
+    'test_undefined_grad_parity_unused_parameters': 'None mismatch',
+    # Buckets that are planned anew need no broadcast, and their events end on the thread on which they begin.
+    'test_ddp_profiling_torch_profiler': 'AssertionError',
+    # Which graph is static, and whether buckets were planned anew, is told of other steps than torch tells it.
+    'test_detect_ddp_is_actually_static': 'False is not true',
+    'test_different_graph_across_ranks': 'False is not true',
+}
+
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -196,7 +219,8 @@ def main():
     names = options.tests or unittest.defaultTestLoader.getTestCaseNames(suite)
     if options.wrapper and not options.tests:
         names = sorted(set(names) & uses_ddp(suite))
-    result = Result({} if options.baseline else {**KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {})})
+    result = Result({} if options.baseline else {
+        **KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {}), **(KNOWN_WITH_WRAPPER if options.wrapper else {})})
     began = time.monotonic()
     unittest.TestSuite(map(suite, names)).run(result)
     counts = {outcome: len(found) for outcome, found in result.outcomes.items()}
