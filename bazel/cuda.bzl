@@ -5,7 +5,7 @@ so that what depends on it never sees CUDA.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
-load("@local_cuda//:defs.bzl", "CUDA_ENABLED", "CUDA_HOME", "NVCC")
+load("@local_cuda//:defs.bzl", "CUDA_ENABLED", "CUDA_HOME", "NVCC", "NVCC_CCBIN")
 load("//bazel:lockstep.bzl", "lockstep_cc_library")
 
 # One real architecture per generation that the kernels are tuned for, and PTX of the newest for what comes after it.
@@ -21,7 +21,7 @@ def _cuda_objects_impl(ctx):
     merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     context = merged.compilation_context
 
-    flags = ["-std=c++17", "-O3", "-ccbin", "g++", "-Xcompiler", "-fPIC,-Wall,-Werror", "-Werror", "all-warnings"]
+    flags = ["-std=c++17", "-O3", "-ccbin", NVCC_CCBIN, "-Xcompiler", "-fPIC,-Wall,-Werror", "-Werror", "all-warnings"]
     # The driver unpacks a kernel when it loads it. What three architectures of many kernels take shrinks to a tenth.
     flags += _ARCHITECTURES + ["--compress-mode=size"] + ctx.attr.nvcc_copts
     for directory in [".", ctx.bin_dir.path]:

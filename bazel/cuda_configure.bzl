@@ -1,4 +1,4 @@
-"""Finds the CUDA toolkit (CUDA_HOME, then /usr/local/cuda) and says whether there is one.
+"""Finds the CUDA toolkit (CUDA_HOME, then /usr/local/cuda). nvcc's host compiler is NVCC_CCBIN, or else g++.
 
 @local_cuda//:defs.bzl has CUDA_ENABLED, NVCC and CUDA_HOME; @local_cuda//:cudart_static is the runtime, linked
 statically so that a binary starts on a machine without a driver. Without a toolkit the target is empty and
@@ -28,13 +28,18 @@ def _cuda_configure_impl(ctx):
     nvcc = ctx.path(home + "/bin/nvcc")
     enabled = nvcc.exists and ctx.path(home + "/lib64/libcudart_static.a").exists
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name)
-    ctx.file("defs.bzl", "CUDA_ENABLED = %s\nNVCC = \"%s\"\nCUDA_HOME = \"%s\"\n" % (enabled, nvcc, home))
+    ctx.file("defs.bzl", "CUDA_ENABLED = %s\nNVCC = \"%s\"\nNVCC_CCBIN = \"%s\"\nCUDA_HOME = \"%s\"\n" % (
+        enabled,
+        nvcc,
+        ctx.os.environ.get("NVCC_CCBIN", "g++"),
+        home,
+    ))
     if enabled:
         ctx.symlink(home, "cuda")
     ctx.file("BUILD.bazel", _BUILD_WITH_CUDA if enabled else _BUILD_WITHOUT_CUDA)
 
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,
-    environ = ["CUDA_HOME"],
+    environ = ["CUDA_HOME", "NVCC_CCBIN"],
     local = True,
 )

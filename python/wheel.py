@@ -1,8 +1,11 @@
 #!/usr/bin/python3
-"""bazel run --config=release //python:wheel -- DIR: writes lockstep_runtime-VERSION-cp310-abi3-PLATFORM.whl into DIR.
+"""bazel run --config=release //python:wheel -- DIR [FILE...]: writes lockstep_runtime-VERSION-cp310-abi3-PLATFORM.whl into DIR.
 
-It has the package, liblockstep.so, lockstep-run and the Abseil libraries that both need. It installs without a compiler in every
-CPython from 3.10 on. PLATFORM says which glibc and libstdc++ the programs need.
+The wheel has the package, liblockstep.so, lockstep-run, the Abseil libraries that both need, if they are linked to any, and each FILE: a
+library (.so) goes into lockstep/torch, anything else is a licence and goes next to ours. It installs without a compiler in every CPython
+from 3.10 on. PLATFORM names the oldest distributions that have the glibc and libstdc++ that its programs need: a wheel built here fits
+machines no older than this one, and tools/release builds one that fits glibc 2.28. If SOURCE_DATE_EPOCH is set, the bytes of the wheel
+depend on the packed files alone.
 """
 
 import os
@@ -53,50 +56,52 @@ def abseil_of(*programs):
 
 
 # From which glibc on distributions have the libstdc++ with these symbols, GLIBCXX_3.4.N, as PEP 600's policies are in auditwheel.
-GLIBC_WITH = {29: (2, 34), 30: (2, 35), 33: (2, 39)}
+GLIBC_WITH = {19: (2, 17), 24: (2, 28), 28: (2, 31), 29: (2, 34), 30: (2, 35), 33: (2, 39)}
 
 
 def platform_of(files):
     """The oldest that has what these need: 'manylinux_2_35_x86_64'."""
     text = subprocess.run(['objdump', '-T', *files], capture_output=True, text=True, check=True).stdout
     glibc = max(tuple(map(int, found)) for found in re.findall(r'GLIBC_(\d+)\.(\d+)', text))
-    libstdcxx = max(int(found) for found in re.findall(r'GLIBCXX_3\.4\.(\d+)', text))
+    libstdcxx = max((int(found) for found in re.findall(r'GLIBCXX_3\.4\.(\d+)', text)), default=0)
     with_it = [of for symbols, of in GLIBC_WITH.items() if symbols >= libstdcxx]
     if not with_it:
         sys.exit(f'wheel: GLIBCXX_3.4.{libstdcxx} is newer than what GLIBC_WITH knows')
     return 'manylinux_{}_{}_'.format(*max(glibc, min(with_it))) + os.uname().machine
 
 
-def lay_out(root):
+def lay_out(root, torch_libraries):
     """Puts the package under root. Returns its programs."""
     shutil.copytree('python/lockstep', root / 'lockstep', ignore=shutil.ignore_patterns('__pycache__'))
     library, launcher = root / LIBRARIES / 'liblockstep.so.1', root / LIBRARIES / 'lockstep-run'
     programs = [*(root / 'lockstep').glob('*.so'), library, launcher]
-    # The run path of both leads there.
-    (root / LIBRARIES / 'lockstep').mkdir()
     for path in abseil_of(library, launcher):
+        # The run path of both leads there.
+        (root / LIBRARIES / 'lockstep').mkdir(exist_ok=True)
         programs.append(shutil.copy(path, root / LIBRARIES / 'lockstep'))
+    programs += [shutil.copy(path, root / 'lockstep/torch') for path in torch_libraries]
     for path in root.rglob('*'):
         path.chmod(0o755 if path.is_dir() or path == launcher else 0o644)
     return programs
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith('-'):
+    if len(sys.argv) < 2 or sys.argv[1].startswith('-'):
         sys.exit(__doc__)
-    # Bazel runs this in its runfiles; a relative DIR is meant where the user typed it.
-    folder = pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), sys.argv[1])
+    # Bazel runs this in its runfiles; a relative path is meant where the user typed it.
+    folder, *files = [pathlib.Path(os.environ.get('BUILD_WORKING_DIRECTORY', ''), path) for path in sys.argv[1:]]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         root = pathlib.Path(work)
-        platform = platform_of(lay_out(root))
+        platform = platform_of(lay_out(root, [file for file in files if file.suffix == '.so']))
         version = version_of((root / 'lockstep/include/capi/lockstep.h').read_text(encoding='ascii'))
         info = root / f'lockstep_runtime-{version}.dist-info'
         info.mkdir()
         (info / 'METADATA').write_text(METADATA.format(version=version))
         (info / 'WHEEL').write_text(WHEEL.format(platform=platform))
         (info / 'entry_points.txt').write_text(ENTRY_POINTS)
-        shutil.copy('LICENSE', info / 'LICENSE')
+        for licence in ['LICENSE'] + [file for file in files if file.suffix != '.so']:
+            shutil.copy(licence, info)
         subprocess.run([sys.executable, '-m', 'wheel', 'pack', '--dest-dir', str(folder), work], check=True)
 
 

@@ -3,7 +3,7 @@
 #   bin/lockstep-run
 #   include/lockstep.h
 #   lib/liblockstep.so -> its SONAME -> liblockstep.so.VERSION
-#   lib/lockstep/, the Abseil libraries that both need
+#   lib/lockstep/, the Abseil libraries that both need, if they are linked to any
 #   lib/pkgconfig/lockstep.pc
 #   lib/cmake/lockstep/lockstep-config.cmake, lockstep-config-version.cmake
 # DIR may be moved elsewhere, also to another machine: it needs glibc and libstdc++ no older than here.
@@ -29,7 +29,7 @@ put() { # mode, from, to
   rm -f "$3" && cp -L "$2" "$3" && chmod "$1" "$3"
 }
 
-mkdir -p "$prefix/bin" "$prefix/include" "$prefix/lib/lockstep" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/lockstep"
+mkdir -p "$prefix/bin" "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/lockstep"
 prefix=$(cd "$prefix" && pwd)
 put 755 "$launcher" "$prefix/bin/lockstep-run"
 put 644 "$header" "$prefix/include/lockstep.h"
@@ -37,6 +37,7 @@ put 755 "$library" "$prefix/lib/liblockstep.so.$version"
 ln -sfn "liblockstep.so.$version" "$prefix/lib/$soname"
 ln -sfn "$soname" "$prefix/lib/liblockstep.so"
 ldd "$library" "$launcher" | awk '$1 ~ /^libabsl_/ {print $3}' | sort -u | while read -r needed; do
+  mkdir -p "$prefix/lib/lockstep"
   put 644 "$needed" "$prefix/lib/lockstep/$(basename "$needed")"
 done
 
