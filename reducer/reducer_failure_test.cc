@@ -400,16 +400,15 @@ TEST(ReducerFailure, MayBeDestroyedWithABackwardInProgress) {
 }
 
 TEST(ReducerFailure, DestructionWaitsForNoPeerOnceTheCommunicatorIsAborted) {
-  LoopbackWorld world(2, {}, ShortTimeout());
+  TransportCommunicatorOptions options;
+  options.timeout = std::chrono::hours(24);  // a wait for rank 1, which never takes part, would last as long
+  LoopbackWorld world(2, {}, options);
   const auto workers = MakeWorkers(world, Vectors(3, 20), BucketEach());
-  // Rank 1 never takes part, and the deadline of an operation is far away.
   Worker& worker = *workers[0];
   worker.BeginStep(0);
   worker.MarkAll({2, 1, 0});
-  const auto begun = std::chrono::steady_clock::now();
   world.communicator(0)->Abort("test");
   worker.DestroyReducer();
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, ShortTimeout().timeout);
   ExpectUntouched(worker, 0);
 }
 

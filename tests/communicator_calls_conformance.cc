@@ -643,7 +643,6 @@ TEST_P(CommunicatorConformance, DestroyingADuplicateEndsWhatPeersCallThere) {
             destroyed.Open();
             return;
           }
-          const auto begin = Deadline::Clock::now();
           ++waiting;
           if (!inside) {
             EXPECT_THAT(destroyed.Await(CommTestDeadline()), IsOk());
@@ -653,7 +652,6 @@ TEST_P(CommunicatorConformance, DestroyingADuplicateEndsWhatPeersCallThere) {
               GetParam().announces_failures || size() == 2 ? absl::StrCat("rank ", leaver.value()) : "";
           EXPECT_THAT(status, StatusIs(Code::kAborted, ::testing::HasSubstr(name)));
           EXPECT_EQ(part->status().code(), status.code());
-          EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(20));
         });
         ExpectUsable();
       }

@@ -218,20 +218,18 @@ TEST_P(TransportConformance, ACompletionMayAbortItsChannel) {
 TEST_P(TransportConformance, WaitEndsWithItsDeadlineAndWithWake) {
   if (!Create(2)) return;
   rank(0)->Progress();
-  const auto begin = Deadline::Clock::now();
-  // Early returns are allowed, late ones are not.
+  // Early returns are allowed. A wait that nothing ends would last until the test times out.
   rank(0)->WaitForEvent(Deadline::AfterMs(10));
   rank(0)->WaitForEvent(Deadline::Now());
   rank(0)->Wake();
-  rank(0)->WaitForEvent(TestDeadline());
+  rank(0)->WaitForEvent(Deadline::Infinite());
   std::atomic<bool> woken{false};
   Thread waiter("waiter", [&] {
-    rank(0)->WaitForEvent(TestDeadline());
+    rank(0)->WaitForEvent(Deadline::Infinite());
     woken = true;
   });
   while (!woken) rank(0)->Wake();
   waiter.Join();
-  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(20));
 }
 
 // One thread sleeps in WaitForEvent while another posts operations, and drives nothing: the sleeper must be woken by

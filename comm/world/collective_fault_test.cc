@@ -61,9 +61,6 @@ constexpr char kKill[] = "kill", kStop[] = "stop", kClose[] = "close";
 // Only a stopped rank is found by its silence; the others must be found long before it would be.
 constexpr milliseconds kPatience(60'000);
 constexpr milliseconds kPeerTimeout(2000);  // longer than a busy machine holds a healthy rank up
-// From the fault to the last survivor's answer, silence not counted: a margin so wide that it says nothing of speed, and so far from
-// the operation's deadline that it was not that which ended it.
-constexpr milliseconds kDetectionMargin(30'000);
 constexpr milliseconds kOperationTimeout(120'000);
 Deadline Soon() { return Deadline::AfterMs(45'000); }
 
@@ -383,18 +380,13 @@ class CollectiveFaultTest : public ::testing::TestWithParam<FaultCase> {
     const int lost = members_[victim];
     members_.erase(members_.begin() + victim);
     TellAll(absl::StrCat("until ", operation()));
-    Deadline::Clock::time_point told = Deadline::Clock::now();
     if (seed.has_value()) Tell(lost, absl::StrCat("within ", operation(), " ", fault(), " ", *seed));
     EXPECT_THAT(Answers(), Each("entering"));
-    if (!seed.has_value()) {
-      told = Deadline::Clock::now();
-      Tell(lost, absl::StrCat("outside ", fault()));
-    }
+    if (!seed.has_value()) Tell(lost, absl::StrCat("outside ", fault()));
 
     const std::vector<std::string> errors = Answers();
-    EXPECT_LT(Deadline::Clock::now() - told, kDetectionMargin + (fault() == kStop ? kPeerTimeout : milliseconds(0)));
     const char* const what = fault() == kKill   ? "died"
-                             : fault() == kStop ? "is unresponsive"
+                             : fault() == kStop ? "is unresponsive: no heartbeat for 2 s"
                                                 : "has closed its communicator";
     EXPECT_THAT(errors, Each(AllOf(StartsWith("ABORTED: "), HasSubstr(absl::StrCat("rank ", victim, " (host ")),
                                    HasSubstr(absl::StrCat("pid ", group_->pid(lost), ") ", what)))));

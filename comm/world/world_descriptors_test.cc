@@ -35,6 +35,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -42,8 +43,6 @@ using ::testing::StartsWith;
 
 constexpr int kRanks = 3;
 constexpr int kHindered = 1;
-// In which nobody is to wait for what cannot come, and far from the time that worlds have to form.
-constexpr std::chrono::milliseconds kAtOnce(8'000);
 constexpr int kPlenty = 40;  // more than a world of three takes
 // A store's server that serves its own process: a listener, where it hands out its secret, epoll, its event, a spare one, both ends of a
 // connection.
@@ -133,12 +132,10 @@ TEST_F(WorldDescriptorsTest, OfAnyNumberMakeAWorldOrAReason) {
   for (int more = kPlenty;; --more) {
     SCOPED_TRACE(absl::StrCat(more, " more descriptors"));
     ASSERT_THAT(Ask(absl::StrCat("allow ", more)), Each("OK"));
-    const auto begin = Deadline::Clock::now();
     const std::vector<std::string> made = Ask("new");
     if (made[kHindered] != "OK") {
       EXPECT_THAT(made, Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("Too many open files"))));
       for (const int rank : {0, 2}) EXPECT_THAT(made[rank], HasSubstr("rank 1 (host "));
-      EXPECT_LT(Deadline::Clock::now() - begin, kAtOnce);
       if (more > 0) continue;
       break;
     }
@@ -173,10 +170,8 @@ TEST_F(WorldDescriptorsTest, OfRankZeroMakeAWorldOrAReason) {
   for (int more = kPlenty; more >= 0; --more) {
     SCOPED_TRACE(absl::StrCat(more, " more descriptors"));
     ASSERT_THAT(Ask(absl::StrCat("allow ", more)), Each("OK"));
-    const auto begin = Deadline::Clock::now();
     const std::vector<std::string> made = Ask("new");
     if (made[0] == "OK") continue;
-    EXPECT_LT(Deadline::Clock::now() - begin, kAtOnce);
     EXPECT_THAT(made, Each(AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("Too many open files"))));
     for (const int rank : {1, 2}) EXPECT_THAT(made[rank], HasSubstr("rank 0 (host "));
     ++failed;
@@ -193,15 +188,14 @@ TEST_F(WorldDescriptorsTest, OfARankZeroThatServesTheStoreMakeAWorldOrAReason) {
     SCOPED_TRACE(absl::StrCat(more, " more descriptors"));
     const int port = LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->port();
     ASSERT_THAT(Ask(absl::StrCat("allow ", more)), Each("OK"));
-    const auto begin = Deadline::Clock::now();
     const std::vector<std::string> made = Ask(absl::StrCat("new tcp://127.0.0.1:", port));
     if (made[0] == "OK") continue;
     EXPECT_THAT(made[0], AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("Too many open files")));
     const auto why = AllOf(StartsWith("RESOURCE_EXHAUSTED: "), HasSubstr("Too many open files"));
     const auto gone = AllOf(StartsWith("UNAVAILABLE: "), HasSubstr("store tcp://"));
-    if (Deadline::Clock::now() - begin > kAtOnce) {
-      for (const int rank : {1, 2})
-        EXPECT_THAT(made[rank], AnyOf(why, gone, StartsWith("DEADLINE_EXCEEDED: store tcp://")));
+    const auto too_late = StartsWith("DEADLINE_EXCEEDED: store tcp://");
+    if (::testing::Value(made, Contains(too_late))) {
+      for (const int rank : {1, 2}) EXPECT_THAT(made[rank], AnyOf(why, gone, too_late));
       EXPECT_LT(more, kOfAServer);
       break;
     }

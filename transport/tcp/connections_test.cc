@@ -31,7 +31,12 @@ namespace lockstep {
 namespace {
 
 using Code = absl::StatusCode;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
+
+// An error has this if the connect timeout ended the attempts.
+constexpr char kTimeoutEndedIt[] = "attempts in ";
 
 using ConnectionsTest = TcpFixture;
 
@@ -126,12 +131,10 @@ TEST_F(ConnectionsTest, ARefusedConnectionFailsBothWaysAtOnce) {
   TestOperation send, receive, later;
   char byte;
   rank(0)->Receive(Rank(1), 0, TestEnvelope(1), {&byte, 1}, &receive);
-  const auto begin = Deadline::Clock::now();
   rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
   ASSERT_TRUE(Await(rank(0), [&] { return send.done() && receive.done(); }));
-  EXPECT_LT(Deadline::Clock::now() - begin, TestOptions(0, 2).connect_timeout / 2);
   EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("send to rank 1 over tcp " + address)));
-  EXPECT_THAT(send.status.message(), HasSubstr("Connection refused"));
+  EXPECT_THAT(send.status.message(), AllOf(HasSubstr("Connection refused"), Not(HasSubstr(kTimeoutEndedIt))));
   EXPECT_THAT(receive.status, StatusIs(Code::kUnavailable, HasSubstr("recv from rank 1 over tcp " + address)));
   rank(0)->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &later);
   EXPECT_EQ(later.status, send.status);
@@ -189,10 +192,9 @@ TEST_F(ConnectionsTest, APeerThatDiesBeforeItAnswersIsNotTriedUntilTheTimeout) {
   sender->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
   ASSERT_TRUE(Drive({sender.get()}, [&] { return listener->Serve(""); }));
   listener = nullptr;
-  const auto died = Deadline::Clock::now();
   ASSERT_TRUE(Await(sender.get(), [&] { return send.done(); }));
-  EXPECT_LT(Deadline::Clock::now() - died, TestOptions(0, 2).connect_timeout / 2);
-  EXPECT_THAT(send.status, StatusIs(Code::kUnavailable, HasSubstr("Connection refused")));
+  EXPECT_THAT(send.status,
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr("Connection refused"), Not(HasSubstr(kTimeoutEndedIt)))));
 }
 
 // As a listener under a flood does, or one that is out of descriptors.

