@@ -1,5 +1,7 @@
 #include "base/limits.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -104,6 +106,19 @@ std::string ReadLimit(__rlimit_resource resource, absl::string_view name, absl::
   return absl::StrCat(name, " allows ", limit.rlim_cur, " ", of_what);
 }
 
+// Whether this process may have as much private memory as the stack of a new thread takes.
+bool StackFits() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (pthread_getattr_default_np(&attributes) != 0) return true;
+  (void)pthread_attr_getstacksize(&attributes, &bytes);
+  (void)pthread_attr_destroy(&attributes);
+  void* const stack = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) return false;
+  (void)munmap(stack, bytes);
+  return true;
+}
+
 }  // namespace
 
 void SetLimitFilesForTesting(LimitFiles files) { Files() = std::move(files); }
@@ -170,6 +185,8 @@ std::string LimitsOnMemory() {
 }
 
 std::string LimitsOnThreads() {
+  // The C library has one error for a thread and for its stack.
+  if (!StackFits()) return absl::StrCat("there is no memory for its stack: ", LimitsOnMemory());
   std::vector<std::string> limits;
   ForEachGroup("pids", [&](const std::string& folder, bool) {
     const absl::optional<uint64_t> most = NumberIn(folder + "/pids.max");
@@ -179,9 +196,6 @@ std::string LimitsOnThreads() {
   });
   std::string user = ReadLimit(RLIMIT_NPROC, "RLIMIT_NPROC", "threads of this user");
   if (!user.empty()) limits.push_back(std::move(user));
-  // A stack is memory, too.
-  std::string address_space = ReadLimit(RLIMIT_AS, "RLIMIT_AS", "bytes of address space");
-  if (!address_space.empty()) limits.push_back(std::move(address_space));
   return limits.empty() ? "no limit is known" : absl::StrJoin(limits, "; ");
 }
 

@@ -40,7 +40,8 @@ std::string WhyNoMemory(const MemoryLeft& left, uint64_t machine_bytes, uint64_t
 std::string WhyNoMemory(uint64_t bytes);
 
 // For errors: the limits that may prevent more memory or mappings ("RLIMIT_AS allows 1073741824 bytes of address space,
-// 1003741824 are in use"), or another thread ("RLIMIT_NPROC allows 96365 threads of this user").
+// 1003741824 are in use"), or another thread ("RLIMIT_NPROC allows 96365 threads of this user"). If
+// there is no memory for a thread's stack, those on memory.
 std::string LimitsOnMemory();
 std::string LimitsOnThreads();
 

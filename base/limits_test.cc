@@ -1,15 +1,21 @@
 #include "base/limits.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/fork_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 
 namespace lockstep {
 namespace {
@@ -154,6 +160,21 @@ TEST_F(LimitsTest, CoresAreThoseOfTheMaskThatTheGroupsTimeIsEnoughFor) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   EXPECT_EQ(UsableCores(), 1);
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TEST(Limits, AStackThatDoesNotFitIsNoLimitOnThreads) {
+  const auto without_memory = [] {
+    uint64_t kilobytes = 0;
+    std::ifstream status("/proc/self/status");
+    for (std::string word; word != "VmData:" && status >> word;) {
+    }
+    status >> kilobytes;
+    if (!Limit(RLIMIT_DATA, (kilobytes << 10) + (1 << 20)).ok()) return 2;
+    const std::string limits = LimitsOnThreads();
+    if (absl::StrContains(limits, "RLIMIT_NPROC")) return 3;
+    return absl::StrContains(limits, "no memory for its stack: RLIMIT_DATA allows ") ? 0 : 4;
+  };
+  EXPECT_EQ(RunInForkedChild(without_memory, Deadline::AfterMs(20'000)), 0);
 }
 
 TEST_F(LimitsTest, MappingsAreNamedWhenTheyAreUsedUp) {

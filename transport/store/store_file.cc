@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <limits>
 #include <thread>
@@ -60,6 +62,11 @@ absl::StatusOr<int64_t> FileBytes(int file) {
   return static_cast<int64_t>(status.st_size);
 }
 
+absl::Status MissingTrust(absl::string_view what) {
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, ": it must be of this process's user (", geteuid(), ") or of root; use another path"));
+}
+
 // Of what was opened, so that nobody can put another file there in between.
 absl::Status CheckTrust(int file, const std::string& path) {
   struct stat status = {};
@@ -73,8 +80,30 @@ absl::Status CheckTrust(int file, const std::string& path) {
     return absl::PermissionDeniedError(
         absl::StrCat(what, ", so that others may read or write it: chmod go-rw ", path, ", or use another path"));
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(what, ": it must be of this process's user (", geteuid(), ") or of root; use another path"));
+  return MissingTrust(what);
+}
+
+// Opens the path as open() does, but follows a symbolic link in its last place only if the link is this user's or root's: another user
+// could lead ranks to any file of theirs.
+absl::StatusOr<UniqueFd> OpenTrusted(std::string path, int flags) {
+  constexpr int kLinksMax = 40;  // as the kernel
+  for (int links = 0; links < kLinksMax; ++links) {
+    UniqueFd file(open(path.c_str(), flags | O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, 0600));
+    if (file.valid()) return file;
+    if (errno != ELOOP) return ErrnoStatus(errno, "open");
+    const UniqueFd link(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status = {};
+    if (!link.valid() || fstat(link.get(), &status) != 0) return ErrnoStatus(errno, "open the symbolic link");
+    if (!IsThisUser(status.st_uid) && !IsRoot(status.st_uid)) {
+      return MissingTrust(absl::StrCat("the symbolic link ", path, " is of ", DescribeUser(status.st_uid)));
+    }
+    char target[PATH_MAX];
+    const ssize_t bytes = readlinkat(link.get(), "", target, sizeof(target));
+    if (bytes < 0) return ErrnoStatus(errno, "read the symbolic link");
+    const bool absolute = bytes > 0 && target[0] == '/';
+    path = absl::StrCat(absolute ? "" : path.substr(0, path.rfind('/') + 1), absl::string_view(target, bytes));
+  }
+  return ErrnoStatus(ELOOP, "open");
 }
 
 // Appends to *out.
@@ -92,6 +121,12 @@ absl::Status ReadAt(int file, int64_t offset, int64_t bytes, std::string* out) {
 }
 
 absl::Status WriteAt(int file, int64_t offset, absl::string_view bytes) {
+  // The kernel would end the process with a signal.
+  rlimit most = {};
+  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && offset + bytes.size() > most.rlim_cur) {
+    return absl::ResourceExhaustedError(absl::StrCat("write ", bytes.size(), " bytes at ", offset,
+                                                     ": RLIMIT_FSIZE allows files of ", most.rlim_cur, " bytes"));
+  }
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t count = pwrite(file, bytes.data() + done, bytes.size() - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "write");
@@ -103,10 +138,10 @@ absl::Status WriteAt(int file, int64_t offset, absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& path, Deadline deadline) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-  if (file < 0) return ErrnoStatus(errno, absl::StrCat("store file://", path, ": open"));
-  auto store = absl::WrapUnique(new FileStore(UniqueFd(file), path));
-  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckTrust(file, path), store->Describe()));
+  absl::StatusOr<UniqueFd> file = OpenTrusted(path, O_CREAT);
+  if (!file.ok()) return Annotate(file.status(), absl::StrCat("store file://", path));
+  auto store = absl::WrapUnique(new FileStore(*std::move(file), path));
+  LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckTrust(store->file_.get(), path), store->Describe()));
   // Writes the header, or says at once that this is another sort of file.
   LOCKSTEP_RETURN_IF_ERROR(store->Locked(LOCK_EX, "", deadline, [] { return absl::OkStatus(); }));
   return store;
@@ -195,13 +230,15 @@ absl::StatusOr<bool> FileStore::Follow() {
   struct stat there = {};
   if (fstat(file_.get(), &open_file) != 0) return ErrnoStatus(errno, "fstat");
   // Opened, not looked up by name alone: a network's file system may remember names for some seconds.
-  UniqueFd file(open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!file.valid() && errno != EMFILE && errno != ENFILE) return false;  // removed; who has it open goes on with it
-  if ((file.valid() ? fstat(file.get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
+  absl::StatusOr<UniqueFd> file = OpenTrusted(path_, 0);
+  if (absl::IsPermissionDenied(file.status())) return file.status();
+  if (!file.ok() && !absl::IsResourceExhausted(file.status()))
+    return false;  // removed: this store keeps the open file
+  if ((file.ok() ? fstat(file->get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
   if (there.st_dev == open_file.st_dev && there.st_ino == open_file.st_ino) return false;
-  if (!file.valid()) return ErrnoStatus(EMFILE, "open what has taken the file's place");
-  LOCKSTEP_RETURN_IF_ERROR(CheckTrust(file.get(), path_));
-  file_ = std::move(file);
+  if (!file.ok()) return ErrnoStatus(EMFILE, "open what has taken the file's place");
+  LOCKSTEP_RETURN_IF_ERROR(CheckTrust(file->get(), path_));
+  file_ = *std::move(file);
   map_ = StoreMap(std::numeric_limits<size_t>::max());
   replayed_bytes_ = 0;
   return true;

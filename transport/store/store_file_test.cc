@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -27,6 +29,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/hindrances.h"
 #include "tests/store_conformance.h"
 #include "transport/store/store_memory.h"
 
@@ -266,6 +269,48 @@ TEST(FileStore, BehindASymbolicLinkTheFileStaysWhereItIs) {
   ASSERT_EQ(lstat(link.c_str(), &status), 0);
   EXPECT_TRUE(S_ISLNK(status.st_mode));
   EXPECT_THAT(store->Get("key", Soon()), IsOkAndHolds("999"));
+}
+
+// In a folder where another user may write, as /tmp: it would lead ranks to a file of the other's choice.
+TEST(FileStore, AnotherUsersSymbolicLinkIsRefused) {
+  const std::string path = NewPath();
+  const std::string link = NewPath();
+  const std::string own_link = NewPath();
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  ASSERT_EQ(symlink(link.substr(link.rfind('/') + 1).c_str(), own_link.c_str()), 0);
+  EXPECT_THAT(FileStore::Open(own_link, Soon()), IsOk());
+  if (lchown(link.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "this process cannot give files away";
+  for (const std::string& opened : {link, own_link}) {
+    EXPECT_THAT(FileStore::Open(opened, Soon()),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         AllOf(StartsWith("store file://" + opened),
+                               HasSubstr(absl::StrCat("the symbolic link ", link, " is of user 12345")))));
+  }
+}
+
+TEST_F(FileStoreTest, AnotherUsersSymbolicLinkThatTakesThePlaceIsRefused) {
+  const std::string moved = NewPath();
+  ASSERT_EQ(rename(path_.c_str(), moved.c_str()), 0);
+  ASSERT_EQ(symlink(moved.c_str(), path_.c_str()), 0);
+  EXPECT_THAT(store_->Set("k", "v", Soon()), IsOk());
+  if (lchown(path_.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "this process cannot give files away";
+  EXPECT_THAT(store_->Get("k", Soon()), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("symbolic link")));
+}
+
+// The kernel ends a process that writes beyond it with SIGXFSZ.
+TEST_F(FileStoreTest, AFileAtItsLimitIsAnErrorAndStaysWhole) {
+  const auto beyond_the_limit = [&] {
+    const auto store = FileStore::Open(path_, Soon());
+    if (!store.ok() || !Limit(RLIMIT_FSIZE, 1000).ok()) return 2;
+    const absl::Status status = (*store)->Set("k", std::string(1000, 'x'), Soon());
+    if (!absl::IsResourceExhausted(status) ||
+        !absl::StrContains(status.message(), "RLIMIT_FSIZE allows files of 1000 bytes")) {
+      return 3;
+    }
+    return (*store)->Set("k", "v", Soon()).ok() ? 0 : 4;
+  };
+  EXPECT_EQ(RunInForkedChild(beyond_the_limit, Soon()), 0);
+  EXPECT_THAT(store_->Get("k", Soon()), IsOkAndHolds("v"));
 }
 
 TEST_F(FileStoreTest, AKilledProcessGivesUpItsLock) {
