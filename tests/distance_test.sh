@@ -1,29 +1,39 @@
 #!/usr/bin/env bash
 # distance_test.sh EMULATED_HOSTS DISTANT_RANK TRANSPORT: worlds of two hosts with two ranks each that are far apart, or lose segments.
 #
-# They must form, step, end in peace, and name a rank that dies or is stopped. All run at once, for they mostly wait.
+# They must form, step, end in peace, and name a rank that dies or is stopped; or all ranks must know why there is no world. All worlds run
+# at the same time, since they mostly wait.
 set -euo pipefail
 hosts=$1 rank=$2
 export LOCKSTEP_TRANSPORT=$3 LOCKSTEP_PEER_TIMEOUT_MS=5000
 
-# Milliseconds each way, percent lost, and how the world ends.
-worlds=("0 0 leave" "10 0 leave" "50 0 leave" "150 0 leave" "400 0 leave" "400 0 die" "400 0 stop" "10 3 leave" "10 3 die")
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-pids=()
-for i in "${!worlds[@]}"; do
-  read -r delay loss end <<<"${worlds[i]}"
-  "$hosts" --ranks-per-host 2 --delay "$delay" --loss "$loss" -- "$rank" "$end" >"$logs/$i" 2>&1 &
+names=() pids=()
+start() { # name, arguments of emulated-hosts...
+  names+=("$1")
+  shift
+  "$hosts" --ranks-per-host 2 "$@" >"$logs/${#pids[@]}" 2>&1 &
   pids+=($!)
+}
+# Milliseconds each way, percent lost, and how the world ends.
+for world in "0 0 leave" "10 0 leave" "50 0 leave" "150 0 leave" "400 0 leave" "400 0 die" "400 0 stop" "10 3 leave" "10 3 die"; do
+  read -r delay loss end <<<"$world"
+  start "$delay ms each way, $loss % lost, then $end" --delay "$delay" --loss "$loss" -- "$rank" "$end"
 done
+# Where no launcher says that there are several hosts, nothing but the error of a rank does.
+alone=(env -u LOCKSTEP_LOCAL_RANK -u LOCKSTEP_LOCAL_WORLD_SIZE)
+start "without a secret" -- "${alone[@]}" -u LOCKSTEP_SECRET_FILE "$rank" "a world on several hosts needs a secret"
+start "on loopback" -- "${alone[@]}" LOCKSTEP_INTERFACE=lo "$rank" "listens on loopback"
+
 failed=0
-for i in "${!worlds[@]}"; do
+for i in "${!pids[@]}"; do
   result=0
   wait "${pids[i]}" || result=$?
   if ((result == 77)); then
-    echo "SKIPPED: ${worlds[i]}: $(cat "$logs/$i")"
+    echo "SKIPPED: ${names[i]}: $(cat "$logs/$i")"
   elif ((result)); then
-    echo "FAILED: ${worlds[i]} (ms each way, percent lost, end) over $LOCKSTEP_TRANSPORT:"
+    echo "FAILED: ${names[i]}, over $LOCKSTEP_TRANSPORT:"
     cat "$logs/$i"
     failed=1
   fi

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -58,7 +59,9 @@ constexpr std::chrono::microseconds kSpin{100};
 
 // How long rank 0, when the set-up has failed, goes on serving the store that it serves, for others to read why.
 constexpr milliseconds kParting{3000};
-// How long a rank that cannot go on looks for rank 0, to tell it: some round trips of a second.
+// How long a rank 0 that finds its store's port taken looks for the other rank 0 that may have it.
+constexpr milliseconds kMeetingTime{2000};
+// How long a rank that has failed looks for rank 0, to report the failure: some round trips of a second.
 constexpr milliseconds kTellingTime{5000};
 
 // The topic of rank 0's message. world_transport.cc uses the topic above it.
@@ -388,6 +391,8 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
   control.size = spec.size;
   control.job_id = spec.job_id;
   control.attempt = attempt;
+  control.host_id = settings.host_id;
+  control.rank_zero_serves = !spec.store_served && absl::StartsWith(spec.store_url, "tcp://");
   control.credentials = credentials;
   if (server != nullptr) {
     control.hindrance = [server] { return server->status(); };
@@ -413,7 +418,7 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
                              << " can read its data, change it and end the job (docs/security.md)";
     }
   } else if (spec.rank == Rank(0)) {
-    ControlChannel::Refuse(control, store, interface.status());
+    ControlChannel::Refuse(control, store, interface.status(), deadline);
     return interface.status();
   }
   // Who cannot go on goes to the coordinator all the same, if it is there, to say why.
@@ -453,7 +458,7 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings, security, transport), deadline));
   LOCKSTEP_RETURN_IF_ERROR(WarnOfSlowLink(spec, settings, members, address, control_.get(), deadline));
-  LOCKSTEP_RETURN_IF_ERROR(transport.Connect(members, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(transport.Connect(control_.get(), members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description =
       Describe(spec, settings, Describe(security, secret_source, settings.transport->create_wide != nullptr), store,
@@ -527,6 +532,20 @@ class Attempts {
   std::map<std::string, int> failed_ ABSL_GUARDED_BY(mu_);
 };
 
+// For a rank 0 whose store's port is taken: if another rank 0 of this job has it, fails the set-up of both.
+absl::Status MeetOther(WorldSpec spec, Credentials credentials, int attempt) {
+  spec.store_served = true;
+  const Deadline deadline = Deadline::After(kMeetingTime);
+  LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, &credentials, deadline));
+  ControlOptions control;
+  control.rank = spec.rank;
+  control.size = spec.size;
+  control.job_id = spec.job_id;
+  control.attempt = attempt;
+  control.credentials = credentials;
+  return ControlChannel::MeetOther(control, opened.store.get(), deadline);
+}
+
 }  // namespace
 
 absl::Status World::Parts::Create(const WorldOptions& options, const absl::StatusOr<Settings>& settings,
@@ -549,6 +568,7 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
   if (!settings.ok() && alone) return settings.status();
   LOCKSTEP_RETURN_IF_ERROR(determined.status());
   WorldSpec spec = *determined;
+  if (settings.ok()) spec.answer_time = settings->peer_timeout;
   for (const std::string& note : spec.notes) LOCKSTEP_LOG(kWarning) << note;
   // Without a secret there is no way to tell the others why.
   LOCKSTEP_RETURN_IF_ERROR(security.status());
@@ -557,6 +577,7 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
     return absl::OkStatus();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(Credentials credentials, ReadCredentials(*security));
+  const Credentials job_credentials = credentials;
 
   // Of an exchange every store is new, and so is every attempt.
   const bool by_exchange = spec.exchange != ExchangeKind::kNone;
@@ -573,6 +594,10 @@ absl::Status World::Parts::Create(const WorldOptions& options, const absl::Statu
     const absl::StatusOr<OpenedStore> opened =
         by_exchange ? OpenStoreByExchange(&spec, &credentials, AddressOfStore(spec, settings), deadline)
                     : OpenStore(spec, &credentials, deadline);
+    if (absl::IsAlreadyExists(opened.status()) && settings.ok() && !by_exchange) {
+      const absl::Status met = MeetOther(spec, job_credentials, attempt);
+      if (absl::IsAlreadyExists(met)) return met;
+    }
     if (!opened.ok()) return settings.ok() ? opened.status() : settings.status();
     if (by_exchange) LOCKSTEP_LOG(kInfo) << Explain(spec);
     return Connect(spec, settings, *security, credentials, attempt, opened->store.get(), opened->server.get());

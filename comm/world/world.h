@@ -83,8 +83,8 @@ class World final {
   void CloseCommunicator();
 
   // Disconnects, and ends all communicators of the world: operations in flight and later calls are CANCELLED. For a world whose
-  // communicators, or what was made of them, are still in use; they may be destroyed at any time afterwards. Waits for no peer.
-  // Idempotent; any thread.
+  // communicators, or what was made of them, are still in use; they may be destroyed at any time afterwards. Waits for no peer, but see
+  // ControlChannel::Leave. Idempotent; any thread.
   void Close();
 
  private:

@@ -36,5 +36,16 @@ TEST(WorldMissing, WhoWasTurnedAwayForAnotherLevelIsNamedByAddressAndLevel) {
                              HasSubstr("has another security level: none, not authenticate or encrypt"))));
 }
 
+// The second finds the port of its store taken.
+TEST(WorldMissing, TwoRankZerosThatServeOneStoreBothFail) {
+  const std::string address = LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->ToString();
+  std::vector<WorldOptions> options(2, TestWorldOptions(nullptr, 0, 2));
+  for (WorldOptions& one : options) one.store_url = absl::StrCat("tcp://", address);
+  for (const WorldOrError& world : CreateWorlds(options)) {
+    EXPECT_THAT(world.status(), StatusIs(absl::StatusCode::kAlreadyExists,
+                                         HasSubstr("two processes take part as rank 0: rank 0 (host ")));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -105,7 +105,8 @@ std::vector<AgreedOption> WorldTransport::OptionsToAgreeOn() const {
   return {{kind_->agreed_option, wide_ != nullptr ? wide_->agreed() : absl::StrCat("none (", no_wide_.message(), ")")}};
 }
 
-absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline deadline) {
+absl::Status WorldTransport::Connect(ControlChannel* control, absl::Span<const Member> members, Deadline deadline) {
+  const auto failure = [control] { return control->AwaitFailure(kAllChannels, absl::OkStatus(), Deadline::Now()); };
   shared_.assign(members.size(), no_shm_);
   if (kind_->create_wide != nullptr) {
     if (wide_ == nullptr) return Annotate(no_wide_, absl::StrCat("the transport is ", kind_->name));
@@ -130,7 +131,8 @@ absl::Status WorldTransport::Connect(absl::Span<const Member> members, Deadline 
     const bool may_share = member.rank != self.rank && member.host_id == self.host_id;
     addresses.push_back(may_share && !WhyNone(member).has_value() ? member.shm_address : "");
   }
-  shared_ = shm_->Connect(addresses, deadline);
+  shared_ = shm_->Connect(addresses, deadline, [&] { return failure().ok(); });
+  LOCKSTEP_RETURN_IF_ERROR(failure());
   for (const Member& member : members) {
     absl::Status& shared = shared_[member.rank.value()];
     if (member.rank == self.rank) continue;

@@ -68,8 +68,9 @@ class WorldTransport {
   // Connects to the ranks of this host. TCP connects when it is first used, a wide transport now and to all ranks.
   // Collective.
   // ERRORS  DEADLINE_EXCEEDED  the ranks could not agree in time
+  //         the control channel's failure of all channels, as of a rank that is stopped meanwhile
   //         what WideTransport::Connect returns, or what kept this rank from having one
-  absl::Status Connect(absl::Span<const Member> members, Deadline deadline);
+  absl::Status Connect(ControlChannel* control, absl::Span<const Member> members, Deadline deadline);
 
   // After Connect. Ranks that this one shares memory with, in order; itself is none of them.
   const std::vector<Rank>& local_peers() const { return local_peers_; }

@@ -2,11 +2,13 @@
 
 #include <poll.h>
 
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -54,6 +56,10 @@ struct Attempt {
   Refusal refusal = Refusal::kCount;
   // The coordinator itself said no, and why; otherwise there may be no coordinator of ours at all.
   absl::optional<control::RejectReason> rejected;
+  // No process listens there.
+  bool refused = false;
+  // The connection was made, and rank 0 has sent nothing over it for the peer timeout.
+  bool silent = false;
 };
 
 // What to show to the coordinator of this record, which may hold the secret. Where neither has one, a secret that nobody else has: it
@@ -81,9 +87,9 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
     attempt.status = credentials.status();
     return attempt;
   }
-  absl::StatusOr<UniqueFd> socket = StartConnect(record.address);
+  absl::StatusOr<UniqueFd> socket = StartConnect(record.address, &attempt.refused);
   attempt.status = socket.status();
-  if (socket.ok()) attempt.status = FinishConnect(socket->get(), record.address);
+  if (socket.ok()) attempt.status = FinishConnect(socket->get(), record.address, &attempt.refused);
   // One attempt for as long as it takes: another would begin anew what may take longer than the time between two looks.
   while (absl::IsFailedPrecondition(attempt.status)) {
     if (deadline.passed() || !go_on()) {
@@ -93,7 +99,7 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
     }
     pollfd entry = {socket->get(), POLLOUT, 0};
     poll(&entry, 1, Deadline::Earlier(deadline, Deadline::After(kLookAgain)).remaining_ms());
-    attempt.status = FinishConnect(socket->get(), record.address);
+    attempt.status = FinishConnect(socket->get(), record.address, &attempt.refused);
   }
   if (!attempt.status.ok()) return attempt;
   const Member self = ThisProcess(options.rank);
@@ -108,12 +114,13 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
   connection.Send(hello);
 
   const std::string where = absl::StrCat("coordinator at ", record.address.ToString());
-  for (;;) {
+  for (Deadline answer = Deadline::After(options.peer_timeout);;) {
     connection.Flush();
     std::vector<control::Message> messages;
     const Connection::Input input = connection.Receive(&messages);
     // The answer, or the reason why there will be none.
     connection.Flush();
+    if (connection.heard()) answer = Deadline::After(options.peer_timeout);
     if (!messages.empty()) {
       auto* const welcome = std::get_if<control::Welcome>(&messages[0]);
       // With the world's secret if, and only if, there are secrets.
@@ -140,13 +147,14 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
                        " during the hello"));
       return attempt;
     }
-    if (deadline.passed() || !go_on()) {
+    attempt.silent = options.rank != Rank(0) && answer.passed();
+    if (deadline.passed() || !go_on() || attempt.silent) {
       attempt.status = absl::DeadlineExceededError(absl::StrCat(where, ": no answer"));
       return attempt;
     }
     pollfd entry = {connection.socket(), POLLIN, 0};
     if (connection.wants_to_write()) entry.events |= POLLOUT;
-    poll(&entry, 1, Deadline::Earlier(deadline, Deadline::After(kLookAgain)).remaining_ms());
+    poll(&entry, 1, Deadline::Earlier(Deadline::Earlier(deadline, answer), Deadline::After(kLookAgain)).remaining_ms());
   }
 }
 
@@ -207,6 +215,7 @@ class Search {
       if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
         return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
       }
+      if (!text.ok()) LOCKSTEP_RETURN_IF_ERROR(CheckStore());
       if (text.ok()) {
         if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);
         const milliseconds pause = absl::IsPermissionDenied(last_failure_) ? kRefusedPause : kRetryPause;
@@ -232,7 +241,7 @@ class Search {
       const bool earlier = failure->attempt < options_.attempt;
       last_failure_ = failure->status;
       if (!earlier && !believe_.passed()) return absl::nullopt;
-      control::MarkRead(store_, key_, options_.rank);
+      control::MarkRead(store_, key_, options_.rank, deadline_);
       if (earlier) return absl::nullopt;
       return failure->status;
     }
@@ -257,18 +266,48 @@ class Search {
     if (attempt.welcomed.has_value()) return *std::move(attempt.welcomed);
     if (attempt.rejected.has_value() && attempt.rejected != control::RejectReason::kOtherWorld) return attempt.status;
     last_failure_ = attempt.status;
+    Member rank_zero = ThisProcess(Rank(0));
+    rank_zero.host = record->host;
+    rank_zero.pid = record->pid;
+    const auto gone = [&](absl::string_view how) {
+      return WithFailedRank(
+          absl::AbortedError(absl::StrCat(Describe(rank_zero), " ", how, " before the world had formed")), 0);
+    };
+    if (attempt.silent) return Fail(gone(control::SilenceText(options_.peer_timeout)), record->world);
     // No other address makes that better, if this is not one that rank 0 is about to replace.
     if ((absl::IsResourceExhausted(attempt.status) || attempt.refusal == Refusal::kOtherLevel) && believe_.passed()) {
       return Fail(attempt.status);
     }
     // A coordinator listens before its address is told: nobody is there, or not on this machine.
     const std::string host = ThisProcess(options_.rank).host;
-    if (record->address.loopback() && record->host != host && believe_.passed()) {
-      return Fail(absl::FailedPreconditionError(
-          absl::StrCat("rank 0 (host ", record->host, ", pid ", record->pid, ") listens on loopback (",
-                       record->address.ToString(), "), which host ", host, " cannot reach: see LOCKSTEP_INTERFACE")));
+    const bool other_host = record->host != host || record->host_id != control::HostWord(options_.host_id);
+    if (record->address.loopback() && other_host && believe_.passed()) {
+      return Fail(absl::FailedPreconditionError(absl::StrCat(Describe(rank_zero), " listens on loopback (",
+                                                             record->address.ToString(), "), which host ", host,
+                                                             " cannot reach: see LOCKSTEP_INTERFACE")));
     }
-    return absl::nullopt;
+    // Rank 0 may have died in a set-up before this, and be about to come again. It has the peer timeout for that, unless its address
+    // is too old to be of this set-up.
+    if (!attempt.refused) return absl::nullopt;
+    if (record->world != dead_world_) {
+      dead_world_ = record->world;
+      const bool recent = std::abs(control::NowSeconds() - record->seconds) <= control::kFailureSeconds;
+      dead_ = recent ? Deadline::After(options_.peer_timeout) : Deadline::Infinite();
+    }
+    if (!dead_.passed()) return absl::nullopt;
+    return Fail(gone(absl::StrCat("died: no process listens at ", record->address.ToString(), " any more,")),
+                record->world);
+  }
+
+  // Whether the store answers. A wait for rank 0 alone does not tell.
+  absl::Status CheckStore() {
+    const absl::Status asked =
+        store_->Get(control::kAnyJobKey, Deadline::Earlier(deadline_, Deadline::After(options_.peer_timeout))).status();
+    if (!absl::IsDeadlineExceeded(asked) || deadline_.passed()) return absl::OkStatus();
+    const absl::Status silent =
+        absl::AbortedError(absl::StrCat(options_.rank_zero_serves ? "rank 0, which serves the store, " : "the store ",
+                                        control::SilenceText(options_.peer_timeout), ": ", asked.message()));
+    return options_.rank_zero_serves ? WithFailedRank(silent, 0) : silent;
   }
 
   // Tries the store's own host: a coordinator of another job, which refuses us and says so, or our own.
@@ -308,10 +347,10 @@ class Search {
     }
   }
 
-  // Tells the other ranks why this rank cannot reach the coordinator.
-  absl::Status Fail(const absl::Status& why) {
-    control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt,
-                         control::SaidBy(ThisProcess(options_.rank), why));
+  // Tells the other ranks why this rank cannot reach the coordinator, of `world` if that is not 0.
+  absl::Status Fail(const absl::Status& why, uint64_t world = 0) {
+    control::TellFailure(store_, key_, options_.rank, options_.size, options_.attempt, world,
+                         control::SaidBy(ThisProcess(options_.rank), why), deadline_);
     return why;
   }
 
@@ -321,8 +360,10 @@ class Search {
   const Deadline deadline_;
   const Deadline believe_ = Deadline::After(kBeliefTime);
   Deadline next_log_ = Deadline::After(kLogInterval);
-  absl::Status last_failure_;  // of the address in the store
-  uint64_t tried_world_ = 0;   // the world of that address
+  absl::Status last_failure_;             // of the address in the store
+  uint64_t tried_world_ = 0;              // the world of that address
+  uint64_t dead_world_ = 0;               // the last one where no process listened
+  Deadline dead_ = Deadline::Infinite();  // when that world counts as dead
   std::string other_job_;
 };
 
@@ -364,6 +405,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
                                                                  Deadline deadline) {
   ControlChannel::Setup setup;
   setup.options = options;
+  setup.deadline = deadline;
   LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   control::Coordinator::Options coordinator_options;
   coordinator_options.bind_address = options.coordinator_bind_address;
@@ -378,6 +420,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   record.pid = coordinator_options.self.pid;
   record.attempt = options.attempt;
   record.host = coordinator_options.self.host;
+  record.seconds = control::NowSeconds();
+  record.host_id = control::HostWord(options.host_id);
   if (options.credentials.level != SecurityLevel::kNone) {
     LOCKSTEP_ASSIGN_OR_RETURN(coordinator_options.world_secret, Secret::Draw());
     if (options.credentials.secret == nullptr) {
@@ -408,28 +452,38 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOp
   LOCKSTEP_RETURN_IF_ERROR(Check(options));
   if (options.rank == Rank(0)) {
     absl::StatusOr<std::unique_ptr<ControlChannel>> channel = CreateOfRankZero(options, store, deadline);
-    if (!channel.ok()) Refuse(options, store, channel.status());
+    if (!channel.ok()) Refuse(options, store, channel.status(), deadline);
     return channel;
   }
   absl::StatusOr<Wakeup> wakeup = Wakeup::Create();
   if (!wakeup.ok()) {
     control::TellFailure(store, control::StoreKey(options.job_id), options.rank, options.size, options.attempt,
-                         control::SaidBy(ThisProcess(options.rank), wakeup.status()));
+                         /*world=*/0, control::SaidBy(ThisProcess(options.rank), wakeup.status()), deadline);
     return wakeup.status();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(Welcomed welcomed, Search(options, store, deadline).Run());
   ControlChannel::Setup setup;
   setup.options = std::move(options);
+  setup.store = store;
+  setup.deadline = deadline;
   return MakeClient(std::move(setup), std::move(welcomed), *std::move(wakeup));
 }
 
-void ControlChannel::Refuse(const ControlOptions& options, Store* store, const absl::Status& why) {
+absl::Status ControlChannel::MeetOther(const ControlOptions& options, Store* store, Deadline deadline) {
+  absl::StatusOr<std::string> text = store->Wait(control::StoreKey(options.job_id), deadline);
+  const WipedAtEnd wiped(&text);
+  LOCKSTEP_RETURN_IF_ERROR(text.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const CoordinatorRecord record, control::DecodeCoordinatorRecord(*text));
+  return TryCoordinator(options, *store, record, deadline, [] { return true; }).status;
+}
+
+void ControlChannel::Refuse(const ControlOptions& options, Store* store, const absl::Status& why, Deadline deadline) {
   // Another process has this place, and the others a rank 0.
   if (absl::IsAlreadyExists(why)) return;
   std::vector<int> others(options.size - 1);
   std::iota(others.begin(), others.end(), 1);
   control::EndSetup(store, control::StoreKey(options.job_id), absl::nullopt, options.attempt, why, std::move(others),
-                    options.parting);
+                    options.parting, deadline);
 }
 
 }  // namespace lockstep

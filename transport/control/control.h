@@ -61,6 +61,10 @@ struct ControlOptions {
   Rank rank;
   int size = 1;
   std::string job_id;
+  // Equal on ranks that share a host and its loopback; "" if unknown.
+  std::string host_id;
+  // Rank 0's process serves the store.
+  bool rank_zero_serves = false;
   // What every rank has to prove to the coordinator, and the coordinator to every rank. With a level and no secret, rank 0 draws the job's
   // secret, and the others take it from the store, which then has to be as safe as a secret. The secret is not kept longer than
   // the channel takes to be made, but by rank 0's coordinator.
@@ -100,9 +104,11 @@ class ControlChannel {
   // Connects this rank to the coordinator. Rank 0 starts the coordinator and publishes its address in the store; the
   // others wait for that and connect. The keys are removed afterwards, so that a later world may use the same store and
   // job id. The store is used until Join has returned or the channel was left. All ranks learn of a failure here or in Join:
-  // from the coordinator, or from the store if they have not reached it.
+  // from the coordinator, or from the store if they have not reached it. If rank 0 dies, a rank that had reached it leaves that in the
+  // store for those that come later.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
-  //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid
+  //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid. Of two rank 0s both get it
+  //         ABORTED              rank 0 has died, or has not answered for the peer timeout
   //         INVALID_ARGUMENT     an option is out of its range, or the coordinator's address is one that other ranks cannot reach
   //         RESOURCE_EXHAUSTED   this process or the coordinator's has no descriptor left for the channel, or no thread
   //         FAILED_PRECONDITION  the coordinator has another version, job or world size, or is on another host's loopback; or
@@ -114,8 +120,13 @@ class ControlChannel {
                                                                 Deadline deadline);
 
   // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there.
-  // Blocks until they have read it, at most for `parting`.
-  static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why);
+  // Blocks until they have read it, at most for `parting`. `deadline` is that of the set-up.
+  static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why, Deadline deadline);
+
+  // For a rank 0 that finds its store served by another process: if that is another rank 0 of this job, which sets up its world, that
+  // set-up fails. Needs the rank, size, job id and credentials of `options`.
+  // RETURNS  ALREADY_EXISTS if there is another rank 0; never OK
+  static absl::Status MeetOther(const ControlOptions& options, Store* store, Deadline deadline);
 
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
@@ -178,7 +189,8 @@ class ControlChannel {
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                  std::chrono::milliseconds timeout);
 
-  // Disconnects and closes. Waits for no peer. No callback runs afterwards. A callback must not call it. The destructor calls
+  // Disconnects and closes. Waits for no peer, but rank 0 after a failure until the other ranks' systems have the announcement, at most
+  // two seconds. No callback runs afterwards. A callback must not call it. The destructor calls
   // it.
   void Leave();
 
@@ -197,8 +209,8 @@ class ControlChannel {
     SocketAddress local_address;
     // Rank 0's: ends after its own client has.
     std::unique_ptr<control::Coordinator> coordinator;
-    // Rank 0's.
     Store* store = nullptr;
+    Deadline deadline = Deadline::Infinite();  // of the set-up
   };
   ControlChannel(Setup setup, control::Connection connection, Wakeup wakeup);
   // For Create: starts the thread. `early` holds the messages that came along with the welcome.
@@ -254,6 +266,11 @@ class ControlChannel {
                 std::vector<int> untold);
   absl::optional<absl::Status> FailureLocked(ChannelId channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool forked() const;
+  // The coordinator was lost before the world had formed.
+  bool lost_in_setup() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return coordinator_state_ == CoordinatorState::kLost && (!joined_.has_value() || !joined_->ok());
+  }
 
   // Constant after construction.
   const ControlOptions options_;
@@ -268,9 +285,11 @@ class ControlChannel {
   control::Connection connection_;
   Deadline::Clock::time_point last_heard_;
 
-  // Join's own, and Leave's where it was not called. Rank 0's.
+  // Join's own, and Leave's where it was not called.
   Store* const store_;
-  absl::optional<control::CoordinatorRecord> record_;  // in the store: from its publication to the end of the set-up
+  const Deadline setup_deadline_;
+  absl::optional<control::CoordinatorRecord>
+      record_;  // rank 0's, in the store: from its publication to the end of the set-up
 
   Mutex mu_;
   CondVar changed_;

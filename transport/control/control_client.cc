@@ -106,6 +106,7 @@ ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup
       connection_(std::move(connection)),
       last_heard_(Clock::now()),
       store_(setup.store),
+      setup_deadline_(setup.deadline),
       coordinator_member_(std::move(setup.welcome.coordinator)),
       coordinator_(std::move(setup.coordinator)) {
   ExitNotifier::Get().Add(this);
@@ -167,6 +168,9 @@ absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, abs
   if (record_.has_value()) {
     MutexLock lock(&mu_);
     if (!leaving_) untold = coordinator_->untold();  // else it may have gone
+  } else if (options_.rank != Rank(0) && lost_in_setup()) {
+    control::TellFailure(store_, control::StoreKey(options_.job_id), options_.rank, options_.size, options_.attempt,
+                         world_id_, control::SaidBy(control::ThisProcess(options_.rank), joined.status()), deadline);
   }
   EndSetup(std::exchange(record_, absl::nullopt), joined.status(), std::move(untold));
   return joined;
@@ -189,7 +193,8 @@ void ControlChannel::WatchForHindrances(Deadline deadline) {
 
 absl::Status ControlChannel::LookForHindrance() {
   if (options_.hindrance != nullptr) LOCKSTEP_RETURN_IF_ERROR(options_.hindrance());
-  const absl::Status told = control::LookForFailure(store_, control::StoreKey(options_.job_id), options_.attempt);
+  const absl::Status told =
+      control::LookForFailure(store_, control::StoreKey(options_.job_id), options_.attempt, setup_deadline_);
   if (told.ok() || options_.why_loopback.empty()) return told;
   return absl::Status(told.code(), absl::StrCat(told.message(), "; ", options_.why_loopback));
 }
@@ -198,7 +203,7 @@ void ControlChannel::EndSetup(const absl::optional<control::CoordinatorRecord>& 
                               std::vector<int> untold) {
   if (!record.has_value()) return;
   control::EndSetup(store_, control::StoreKey(options_.job_id), record, options_.attempt, result, std::move(untold),
-                    options_.parting);
+                    options_.parting, setup_deadline_);
 }
 
 absl::StatusOr<std::vector<Member>> ControlChannel::AwaitJoined(Deadline deadline) {

@@ -1,8 +1,12 @@
 #include "transport/control/control_coordinator.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -33,6 +37,11 @@ using std::chrono::milliseconds;
 constexpr int kEventsPerIteration = 512;
 // HalfOpen keeps at least 4: who was accepted is read once more before it may have to make way.
 constexpr int kAcceptsPerIteration = 4;
+// How long a coordinator that ends after a failure waits for its announcement to arrive.
+constexpr milliseconds kDeliveryTime(2000);
+constexpr milliseconds kDeliveryPause(1);
+// What a rank has for an answer, beside a heartbeat: some round trips of a second.
+constexpr milliseconds kAnswerTime(2000);
 
 // One connection: a rank of the world, or a half-open one (whose peer has not said who it is, or was rejected).
 struct Peer {
@@ -313,6 +322,20 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       peer->connection.FinishWriting();
       if (peer->rank < 0 && !peer->rejected) refusals_.Note(Refusal::kUnfinished, peer->from.ToString(), "");
     }
+    if (world_.has_failed()) AwaitDelivery();
+  }
+
+  // Waits until the systems of the ranks have all that was sent. Bytes of a rank that arrive after its connection is closed would reset it,
+  // and with it an announcement that was lost on the way: the rank would take this one for dead.
+  void AwaitDelivery() {
+    const Deadline deadline = Deadline::After(kDeliveryTime);
+    for (const auto& peer : peers_) {
+      for (int unacknowledged = 0; !peer->closed && peer->rank > 0 && !deadline.passed();) {
+        if (ioctl(peer->connection.socket(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) break;
+        (void)peer->connection.Discard();
+        std::this_thread::sleep_for(kDeliveryPause);
+      }
+    }
   }
 
   void Send(int rank, const Message& message) override {
@@ -381,8 +404,8 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       wakeup_(std::move(wakeup)),
       refusals_(absl::StrCat("coordinator ", address_.ToString())),
       told_(options_.size),
-      world_({options_.size, options_.job_id, options_.world_id, interval_ + milliseconds(200), options_.why_missing},
-             this, Clock::now()),
+      world_({options_.size, options_.job_id, options_.world_id, interval_ + kAnswerTime, options_.why_missing}, this,
+             Clock::now()),
       by_rank_(options_.size, nullptr),
       // Besides unauthenticated peers, all ranks may come at once. At level none nobody begins well.
       half_open_(HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess() + (secured() ? 0 : options_.size),

@@ -59,7 +59,8 @@ class Coordinator {
 
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(Options options);
 
-  // Disconnects from all ranks, sends what their sockets take at once, and ends the thread. Waits for no peer.
+  // Disconnects from all ranks, sends what their sockets take at once, and ends the thread. Waits for no peer, but after a failure until
+  // the ranks' systems have acknowledged its announcement, at most two seconds.
   virtual ~Coordinator() = default;
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;

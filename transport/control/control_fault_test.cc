@@ -202,6 +202,35 @@ TEST_F(ControlFaultTest, ARankKilledBeforeItJoinsFailsTheOthersAtOnce) {
   }
 }
 
+// Rank 1 had reached it, and rank 2 comes too late for that.
+TEST_F(ControlFaultTest, RanksThatComeAfterRankZeroHasDiedAreToldWhatHappened) {
+  Start(3);
+  for (const int rank : {0, 1}) EXPECT_EQ(Ask(rank, "create"), "ok");
+  Signal(0, SIGKILL);
+  const auto died = AllOf(HasSubstr(absl::StrCat("pid ", group_->pid(0))),
+                          HasSubstr("died: control connection closed before the world had formed"));
+  EXPECT_THAT(Ask(1, "join"), AllOf(StartsWith("ABORTED: rank 0 (host "), died));
+  EXPECT_THAT(Ask(2, "create"), AllOf(StartsWith("ABORTED: rank 1 (host "), died));
+}
+
+TEST_F(ControlFaultTest, ARankZeroThatDiedAloneIsNamedAfterThePeerTimeout) {
+  Start(2, kPeerTimeout);
+  EXPECT_EQ(Ask(0, "create"), "ok");
+  Signal(0, SIGKILL);
+  EXPECT_THAT(Ask(1, "create"),
+              AllOf(StartsWith("ABORTED: rank 0 (host "), HasSubstr("died: no process listens at 127.0.0.1:"),
+                    HasSubstr(absl::StrCat("pid ", group_->pid(0)))));
+}
+
+TEST_F(ControlFaultTest, ARankZeroThatWasStoppedBeforeOthersCameIsUnresponsive) {
+  Start(2, kPeerTimeout);
+  EXPECT_EQ(Ask(0, "create"), "ok");
+  Signal(0, SIGSTOP);
+  EXPECT_THAT(Ask(1, "create"),
+              AllOf(StartsWith("ABORTED: rank 0 (host "), HasSubstr(absl::StrCat("pid ", group_->pid(0))),
+                    HasSubstr("is unresponsive: no heartbeat for 2500 ms before the world had formed")));
+}
+
 TEST_F(ControlFaultTest, ACrashedWorldDoesNotDefeatTheNextOneInItsStore) {
   Start(2);
   EXPECT_EQ(Ask(0, "create"), "ok");  // has published its address

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr char kCoordinatorRecordName[] = "lockstep-control";
 constexpr char kFailureRecordName[] = "lockstep-failed";
 constexpr char kNoSecret[] = "-";
+constexpr char kUnknown[] = "-";
 constexpr size_t kFailureTextBytesMax = 4096;
 constexpr int kFailureRanksMax = 1 << 20;  // of a world
 constexpr int kErrorCodeMax = static_cast<int>(absl::StatusCode::kUnauthenticated);
@@ -231,16 +233,19 @@ absl::StatusOr<bool> FrameReader::Next(absl::string_view* frame) {
   return true;
 }
 
+std::string HostWord(const std::string& host_id) { return absl::BytesToHexString(host_id); }
+
 std::string EncodeCoordinatorRecord(const CoordinatorRecord& record) {
   std::string secret = record.secret == nullptr ? kNoSecret : record.secret->Hex();
   const WipedAtEnd wiped(&secret);
   return absl::StrCat(kCoordinatorRecordName, " ", kVersion, " ", record.address.ToString(), " ", record.world, " ",
-                      record.pid, " ", record.attempt, " ", secret, " ", record.host);
+                      record.pid, " ", record.attempt, " ", record.seconds, " ",
+                      record.host_id.empty() ? kUnknown : record.host_id, " ", secret, " ", record.host);
 }
 
 absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text) {
   // The host comes last, since nothing else may contain a blank.
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 7));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 9));
   const auto wrong = [] { return absl::InvalidArgumentError("not the address of a coordinator"); };
   if (parts.size() < 2 || parts[0] != kCoordinatorRecordName) return wrong();
   int version = 0;
@@ -249,21 +254,22 @@ absl::StatusOr<CoordinatorRecord> DecodeCoordinatorRecord(absl::string_view text
     return absl::FailedPreconditionError(
         absl::StrCat("rank 0 speaks control protocol version ", version, ", this rank ", kVersion));
   }
-  if (parts.size() != 8) return wrong();
+  if (parts.size() != 10) return wrong();
   CoordinatorRecord record;
   const absl::StatusOr<SocketAddress> address = SocketAddress::Parse(parts[2]);
   if (!address.ok()) return wrong();
   record.address = *address;
   if (!absl::SimpleAtoi(parts[3], &record.world) || !absl::SimpleAtoi(parts[4], &record.pid) ||
-      !absl::SimpleAtoi(parts[5], &record.attempt)) {
+      !absl::SimpleAtoi(parts[5], &record.attempt) || !absl::SimpleAtoi(parts[6], &record.seconds)) {
     return wrong();
   }
-  if (parts[6] != kNoSecret) {
-    absl::StatusOr<std::shared_ptr<const Secret>> secret = Secret::FromHex(parts[6]);
+  if (parts[7] != kUnknown) record.host_id = std::string(parts[7]);
+  if (parts[8] != kNoSecret) {
+    absl::StatusOr<std::shared_ptr<const Secret>> secret = Secret::FromHex(parts[8]);
     if (!secret.ok()) return wrong();
     record.secret = *std::move(secret);
   }
-  record.host = std::string(parts[7]);
+  record.host = std::string(parts[9]);
   return record;
 }
 

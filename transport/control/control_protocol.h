@@ -68,7 +68,7 @@ namespace lockstep {
 namespace control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
-inline constexpr uint16_t kVersion = 4;
+inline constexpr uint16_t kVersion = 5;
 
 // Limits of a frame (its `length`): before the hello was understood, from a rank, from the coordinator.
 inline constexpr size_t kHelloBytesMax = 4096;
@@ -307,7 +307,11 @@ struct CoordinatorRecord {
   std::string host;
   // The job's, where rank 0 has drawn it; else null. Whoever can read the record can take part in the job.
   std::shared_ptr<const Secret> secret;
+  int64_t seconds = 0;  // since 1970, by the clock of rank 0: when it was written
+  std::string host_id;  // HostWord of rank 0's host; empty if unknown
 };
+// A host id as one word.
+std::string HostWord(const std::string& host_id);
 // ERRORS of decoding, which never tell what stands there
 //   INVALID_ARGUMENT     it is no such record
 //   FAILED_PRECONDITION  it is of another version

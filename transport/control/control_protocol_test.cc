@@ -110,7 +110,7 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
-                                                       "\x04\0",
+                                                       "\x05\0",
                                                        11));
 }
 
@@ -232,8 +232,14 @@ TEST(FrameReader, LengthsOutOfBoundsAreRefusedBeforeTheFrameIsThere) {
 
 TEST(CoordinatorRecord, SurvivesTheStore) {
   for (const bool with_secret : {false, true}) {
-    CoordinatorRecord record = {
-        *SocketAddress::Parse("10.0.0.7:4411"), 0xfedcba9876543210, 71, 3, "host with blanks", {}};
+    CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"),
+                                0xfedcba9876543210,
+                                71,
+                                3,
+                                "host with blanks",
+                                {},
+                                1'700'000'000,
+                                HostWord("a host")};
     if (with_secret) record.secret = *Secret::FromBytes(std::string(32, 's'));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const CoordinatorRecord read,
                                   DecodeCoordinatorRecord(EncodeCoordinatorRecord(record)));
@@ -242,6 +248,8 @@ TEST(CoordinatorRecord, SurvivesTheStore) {
     EXPECT_EQ(read.pid, record.pid);
     EXPECT_EQ(read.attempt, record.attempt);
     EXPECT_EQ(read.host, record.host);
+    EXPECT_EQ(read.seconds, record.seconds);
+    EXPECT_EQ(read.host_id, record.host_id);
     ASSERT_EQ(read.secret != nullptr, with_secret);
     if (with_secret) {
       EXPECT_EQ(read.secret->Hex(), record.secret->Hex());
@@ -251,7 +259,7 @@ TEST(CoordinatorRecord, SurvivesTheStore) {
 
 // Whatever is wrong with it: errors get into logs.
 TEST(CoordinatorRecord, ErrorsDoNotTellASecret) {
-  CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 42, 71, 3, "host", {}};
+  CoordinatorRecord record = {*SocketAddress::Parse("10.0.0.7:4411"), 42, 71, 3, "host", {}, 9, "6964"};
   record.secret = *Secret::FromBytes(std::string(32, 's'));
   const std::string text = EncodeCoordinatorRecord(record);
   const std::string hex = record.secret->Hex();
@@ -267,15 +275,16 @@ TEST(CoordinatorRecord, ErrorsDoNotTellASecret) {
 
 TEST(CoordinatorRecord, AnythingElseIsInvalid) {
   for (const char* text :
-       {"", "lockstep-control", "lockstep-control 4 10.0.0.7:4411 x 71 1 - host",
-        "lockstep-control 4 10.0.0.7 5 71 1 - host", "lockstep-control 4 10.0.0.7:4411 5 71 x - host",
-        "lockstep-control 4 10.0.0.7:4411 5 71 1 -", "something-else 4 10.0.0.7:4411 5 71 1 - host",
-        "lockstep-control 4 10.0.0.7:4411 5 71 1 0123 host", "lockstep-control one 10.0.0.7:4411 5 71 1 - host"}) {
+       {"", "lockstep-control", "lockstep-control 5 10.0.0.7:4411 x 71 1 9 - - host",
+        "lockstep-control 5 10.0.0.7 5 71 1 9 - - host", "lockstep-control 5 10.0.0.7:4411 5 71 x 9 - - host",
+        "lockstep-control 5 10.0.0.7:4411 5 71 1 x - - host", "lockstep-control 5 10.0.0.7:4411 5 71 1 9 - -",
+        "something-else 5 10.0.0.7:4411 5 71 1 9 - - host", "lockstep-control 5 10.0.0.7:4411 5 71 1 9 - 0123 host",
+        "lockstep-control one 10.0.0.7:4411 5 71 1 9 - - host"}) {
     EXPECT_THAT(DecodeCoordinatorRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(DecodeCoordinatorRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0 speaks control protocol version 9, this rank 4")));
+                       HasSubstr("rank 0 speaks control protocol version 9, this rank 5")));
 }
 
 TEST(FailureRecord, SurvivesTheStore) {

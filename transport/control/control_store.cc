@@ -22,18 +22,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStoreTime(5000);
+// For calls of the store in a set-up that ends at `deadline`. A store that does not answer must not hold it up much longer.
+Deadline StoreDeadline(milliseconds time, Deadline deadline) {
+  return Deadline::Earlier(Deadline::After(time), WithGrace(deadline));
+}
 // Rank 0 may be about to come, and the store may be far away: some round trips of a second.
 constexpr milliseconds kTellingTime(5000);
 constexpr milliseconds kPause(20);
-// Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
-constexpr int64_t kFailureSeconds = 60;
 // Of ranks that change the same record at the same moment.
 constexpr int kIterationsMax = 100;
-
-int64_t NowSeconds() {
-  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
-}
 
 absl::optional<FailureRecord> Fresh(absl::string_view text) {
   absl::StatusOr<FailureRecord> record = DecodeFailureRecord(text);
@@ -101,6 +98,11 @@ void Remove(Store* store, const std::string& key, const std::string& record, Dea
 
 }  // namespace
 
+int64_t NowSeconds() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
+}
+
 std::string StoreKey(absl::string_view job_id) { return absl::StrCat(kAnyJobKey, "/", job_id); }
 
 std::string AnyJobText(CoordinatorRecord record) {
@@ -124,8 +126,8 @@ absl::Status SaidBy(const Member& self, const absl::Status& status) {
 }
 
 void EndSetup(Store* store, const std::string& key, const absl::optional<CoordinatorRecord>& record, int attempt,
-              const absl::Status& result, std::vector<int> untold, milliseconds parting) {
-  const Deadline deadline = Deadline::After(kStoreTime);
+              const absl::Status& result, std::vector<int> untold, milliseconds parting, Deadline deadline) {
+  deadline = StoreDeadline(kStoreTime, deadline);
   std::string text = record.has_value() ? EncodeCoordinatorRecord(*record) : "";
   const WipedAtEnd wiped(&text);
   if (record.has_value()) Remove(store, kAnyJobKey, AnyJobText(*record), deadline);
@@ -139,8 +141,9 @@ void EndSetup(Store* store, const std::string& key, const absl::optional<Coordin
   }
 }
 
-void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure) {
-  const Deadline deadline = Deadline::After(kTellingTime);
+void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, uint64_t world,
+                 const absl::Status& failure, Deadline deadline) {
+  deadline = StoreDeadline(kTellingTime, deadline);
   FailureRecord record = {NowSeconds(), attempt, {}, failure};
   for (int other = 0; other < size; ++other) {
     if (other != rank.value()) record.untold.push_back(other);
@@ -149,15 +152,19 @@ void TellFailure(Store* store, const std::string& key, Rank rank, int size, int 
     absl::StatusOr<std::string> stored = store->Wait(key, deadline);
     const WipedAtEnd wiped(&stored);
     if (!stored.ok()) return;
-    if (!IsCoordinatorRecord(*stored)) continue;  // of an earlier set-up
+    if (!IsCoordinatorRecord(*stored)) {
+      const absl::optional<FailureRecord> told = Fresh(*stored);
+      if (told.has_value() && told->attempt >= attempt) return MarkRead(store, key, rank, deadline);
+      continue;  // of an earlier set-up
+    }
     const absl::StatusOr<CoordinatorRecord> coordinator = DecodeCoordinatorRecord(*stored);
-    if (coordinator.ok() && coordinator->attempt > attempt) return;
+    if (coordinator.ok() && (coordinator->attempt > attempt || (world != 0 && coordinator->world != world))) return;
     if (Replace(store, key, *stored, EncodeFailureRecord(record), deadline)) return;
   }
 }
 
-absl::Status LookForFailure(Store* store, const std::string& key, int attempt) {
-  absl::StatusOr<std::string> stored = store->Get(key, Deadline::After(kStoreTime));
+absl::Status LookForFailure(Store* store, const std::string& key, int attempt, Deadline deadline) {
+  absl::StatusOr<std::string> stored = store->Get(key, StoreDeadline(kStoreTime, deadline));
   const WipedAtEnd wiped(&stored);
   const absl::optional<FailureRecord> record = stored.ok() ? FailureFor(Rank(0), *stored) : absl::nullopt;
   return record.has_value() && record->attempt >= attempt ? record->status : absl::OkStatus();
@@ -171,8 +178,8 @@ absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text) {
   return record;
 }
 
-void MarkRead(Store* store, const std::string& key, Rank rank) {
-  const Deadline deadline = Deadline::After(kStoreTime);
+void MarkRead(Store* store, const std::string& key, Rank rank, Deadline deadline) {
+  deadline = StoreDeadline(kStoreTime, deadline);
   for (int iteration = 0; iteration < kIterationsMax && !deadline.passed(); ++iteration) {
     absl::StatusOr<std::string> stored = store->Get(key, deadline);
     const WipedAtEnd wiped(&stored);

@@ -13,6 +13,7 @@
 #define TRANSPORT_CONTROL_CONTROL_STORE_H_
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -46,22 +47,30 @@ absl::Status SaidBy(const Member& self, const absl::Status& status);
 
 // For rank 0, when a set-up has ended. If `result` is OK or `untold` is empty, removes its record from the store. Otherwise replaces
 // it by the failure, for the ranks in `untold`, and blocks until they have read it, at most for `parting`. `record` is empty if none
-// was published. Another rank 0's record stays.
+// was published. Another rank 0's record stays. As below, `deadline` is that of the set-up.
 void EndSetup(Store* store, const std::string& key, const absl::optional<CoordinatorRecord>& record, int attempt,
-              const absl::Status& result, std::vector<int> untold, std::chrono::milliseconds parting);
+              const absl::Status& result, std::vector<int> untold, std::chrono::milliseconds parting,
+              Deadline deadline);
 
-// For any other rank that fails before it has reached the coordinator: replaces the coordinator's record by the failure, where
-// rank 0 and the ranks that look for the coordinator find it. If there is no record, waits five seconds for it. A record of a later
-// attempt stays.
-void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, const absl::Status& failure);
+// For any other rank that fails before it has reached the coordinator, or has lost it: replaces the coordinator's record by the failure,
+// where rank 0 and the ranks that look for the coordinator find it. If there is no record, waits five seconds for it. A record of a later
+// attempt stays, and so does one of another world than `world`, unless that is 0. If a failure of this attempt is there already, counts
+// this rank among those that have read it.
+void TellFailure(Store* store, const std::string& key, Rank rank, int size, int attempt, uint64_t world,
+                 const absl::Status& failure, Deadline deadline);
 
 // For rank 0 while it waits: the failure that another rank has left in the store; OK if none has.
-absl::Status LookForFailure(Store* store, const std::string& key, int attempt);
+absl::Status LookForFailure(Store* store, const std::string& key, int attempt, Deadline deadline);
 
 // The failure in `text`, unless it has expired or this rank has read it. It may be of an earlier attempt than this rank's.
 absl::optional<FailureRecord> FailureFor(Rank rank, absl::string_view text);
 // Removes this rank from the failure.
-void MarkRead(Store* store, const std::string& key, Rank rank);
+void MarkRead(Store* store, const std::string& key, Rank rank, Deadline deadline);
+
+// Since 1970.
+int64_t NowSeconds();
+// Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
+inline constexpr int64_t kFailureSeconds = 60;
 
 }  // namespace control
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -18,12 +19,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/error_info.h"
 #include "base/fork.h"
 #include "base/fork_testing.h"
 #include "base/mutex.h"
 #include "base/rank.h"
+#include "base/status.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -43,6 +46,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -265,7 +269,7 @@ TEST_P(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverW
 }
 
 TEST_P(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
-  ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"));
+  ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"), Soon());
   EXPECT_THAT(CreateRank(1, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
   // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
   Form(3);
@@ -284,7 +288,7 @@ TEST_P(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
   };
   ControlOptions first = Options(0, 3);
   first.attempt = 1;
-  ControlChannel::Refuse(first, store_.get(), absl::InternalError("attempt 1"));
+  ControlChannel::Refuse(first, store_.get(), absl::InternalError("attempt 1"), Soon());
   // Rank 1 is in a later one, and takes itself off; rank 2 has it to heed.
   EXPECT_THAT(create(1, 2, false), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared")));
   EXPECT_THAT(create(2, 1, false), StatusIs(absl::StatusCode::kInternal, HasSubstr("attempt 1")));
@@ -293,7 +297,7 @@ TEST_P(ControlChannelTest, AFailureIsOfTheAttemptThatItEnded) {
   // What ended rank 1's first attempt does not end rank 0's second, neither by the coordinator nor by the store.
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, create(0, 1, false));
   EXPECT_THAT(create(1, 0, true), StatusIs(absl::StatusCode::kCancelled));
-  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0, absl::InternalError("attempt 0"));
+  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0, 0, absl::InternalError("attempt 0"), Soon());
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, create(1, 1, false));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel two, create(2, 0, false));
   InParallel(3, [&](int rank) {
@@ -330,8 +334,8 @@ TEST_P(ControlChannelTest, WhyARankLeavesBeforeItJoinsIsEverybodysError) {
 // A rank that cannot even connect to the coordinator says so in the store, where rank 0 looks while it waits.
 TEST_P(ControlChannelTest, ARankThatFailsBeforeItHasReachedTheCoordinatorTellsRankZero) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3));
-  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0,
-                       absl::ResourceExhaustedError("rank 1: socket: Too many open files"));
+  control::TellFailure(store_.get(), kKey, Rank(1), 3, 0, 0,
+                       absl::ResourceExhaustedError("rank 1: socket: Too many open files"), Soon());
   EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1: socket: Too many open files")));
   EXPECT_THAT(CreateRank(2, 3),
@@ -437,10 +441,95 @@ TEST_P(ControlChannelTest, ASecondProcessOfARankIsTurnedAway) {
   const std::string pid = absl::StrCat("pid ", getpid());
   EXPECT_THAT(CreateRank(1, 2),
               StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 1 (host "), HasSubstr(pid))));
-  EXPECT_THAT(CreateRank(0, 2),
-              StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("rank 0 (host "), HasSubstr(pid))));
   // Those who were first are none the worse for it.
   InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
+}
+
+// Each would wait for ranks that find the other. Rank 1 learns it as well, whether it has reached the coordinator or comes later.
+TEST_P(ControlChannelTest, TwoRankZerosThatMeetInASetUpBothFail) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 3));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 3));
+  const auto twice =
+      StatusIs(absl::StatusCode::kAlreadyExists,
+               ContainsRegex(absl::StrCat("two processes take part as rank 0: rank 0 \\(host .*, pid ", getpid(),
+                                          "\\) and rank 0 \\(host .*, pid ", getpid(), "\\)")));
+  EXPECT_THAT(CreateRank(0, 3), twice);
+  absl::Status late;
+  InParallel(3, [&](int rank) {
+    if (rank == 2) late = CreateRank(2, 3).status();
+    if (rank < 2) {
+      EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), twice);
+    }
+  });
+  EXPECT_THAT(late, twice);
+}
+
+// Here the store still has the address, as one that the running world's rank 0 could not remove.
+TEST_P(ControlChannelTest, ASecondRankZeroThatComesAfterTheSetUpDisturbsNobody) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
+  const std::string record = Record();
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2));
+  InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
+  SetRecord(record);
+  EXPECT_THAT(CreateRank(0, 2),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("another process takes part already as rank 0 (host h0, pid 1000)")));
+  zero->PostMessage(7, 1, "still here");
+  EXPECT_THAT(one->AwaitMessages(7, 1, 1, Soon()), IsOk());
+}
+
+// A store that does not answer, as one whose file a stopped process has locked, notes until when it was asked.
+class SilentStore : public Store {
+ public:
+  std::string Describe() const override { return "silent store"; }
+  void Silence() { silent_ = true; }
+  Deadline::Clock::time_point latest() {
+    MutexLock lock(&mu_);
+    return latest_;
+  }
+
+ protected:
+  absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
+    MutexLock lock(&mu_);
+    if (!silent_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<std::string> result, map_.Perform(call));
+      return result.value_or("");
+    }
+    latest_ = std::max(latest_, deadline.time());
+    return absl::DeadlineExceededError("no answer");
+  }
+
+ private:
+  std::atomic<bool> silent_{false};
+  Mutex mu_;
+  StoreMap map_ ABSL_GUARDED_BY(mu_){~size_t{0}};
+  Deadline::Clock::time_point latest_ ABSL_GUARDED_BY(mu_) = Deadline::Clock::time_point::min();
+};
+
+TEST_P(ControlChannelTest, AStoreThatDoesNotAnswerHoldsUpNoSetUp) {
+  SilentStore store;
+  const Deadline deadline = Deadline::AfterMs(1500);
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, ControlChannel::Create(Options(0, 2), &store, deadline));
+  store.Silence();
+  EXPECT_THAT(zero->Join(MemberOf(0), {}, deadline),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
+  EXPECT_GT(store.latest(), Deadline::Clock::time_point::min());
+  EXPECT_LE(store.latest(), control::WithGrace(deadline).time());
+  EXPECT_THAT(ControlChannel::Create(Options(1, 2), &store, deadline),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 has not appeared in silent store")));
+  EXPECT_LE(store.latest(), control::WithGrace(deadline).time());
+}
+
+// As where rank 0 is stopped before it has published its address.
+TEST_P(ControlChannelTest, AStoreThatDoesNotAnswerIsNamedBeforeTheDeadline) {
+  SilentStore store;
+  store.Silence();
+  ControlOptions options = Options(1, 2);
+  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
+              StatusIs(absl::StatusCode::kAborted, "the store is unresponsive: no heartbeat for 20 s: no answer"));
+  options.rank_zero_serves = true;
+  EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
+              StatusIs(absl::StatusCode::kAborted, StartsWith("rank 0, which serves the store, is unresponsive: ")));
 }
 
 TEST_P(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {

@@ -149,6 +149,16 @@ TEST(UnreachableText, NamesWhoTellsAnotherHostOfLoopback) {
   EXPECT_EQ(text(), "");
 }
 
+TEST(Describe, EscapesTheHostNameOfAPeer) {
+  Member member;
+  member.rank = Rank(2);
+  member.host = "b\x1b[2J\n" + std::string(200, 'x');
+  member.pid = 71;
+  const std::string text = Describe(member);
+  EXPECT_THAT(text, ::testing::StartsWith("rank 2 (host b\\x1b[2J\\x0axxx"));
+  EXPECT_THAT(text, ::testing::HasSubstr("... (206 bytes), pid 71)"));
+}
+
 }  // namespace
 }  // namespace control
 }  // namespace lockstep

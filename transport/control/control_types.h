@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
 #include "base/rank.h"
 #include "transport/net/socket.h"
 #include "transport/transport.h"
@@ -31,7 +32,7 @@ struct Member {
 
 // "rank 2 (host b, pid 71)".
 inline std::string Describe(const Member& member) {
-  return absl::StrCat("rank ", member.rank.value(), " (host ", member.host, ", pid ", member.pid, ")");
+  return absl::StrCat("rank ", member.rank.value(), " (host ", Clipped(member.host), ", pid ", member.pid, ")");
 }
 
 // An option that must be equal on all ranks, by name.

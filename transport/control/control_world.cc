@@ -80,6 +80,12 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
   }
   Slot& slot = slots_[hello.rank];
   if (slot.state == State::kConnected || slot.state == State::kJoined) {
+    if (hello.rank == 0 && phase_ == Phase::kGathering) {
+      // Each would wait for ranks that find the other.
+      Fail(absl::AlreadyExistsError(
+          absl::StrCat("two processes take part as rank 0: ", Describe(slot.member), " and ", Describe(caller))));
+      return Reject{RejectReason::kRefused, setup_failure_};
+    }
     return Reject{RejectReason::kRefused, absl::AlreadyExistsError(absl::StrCat(
                                               "another process takes part already as ", Describe(slot.member)))};
   }

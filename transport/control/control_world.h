@@ -178,6 +178,9 @@ class World {
   // The coordinator ends: announces pending reports as they are.
   void Close();
 
+  // Whether a failure was announced.
+  bool has_failed() const { return phase_ == Phase::kFailed || !failures_.empty(); }
+
   // Whether the rank is connected or has joined.
   bool alive(int rank) const;
 

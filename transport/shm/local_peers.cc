@@ -27,6 +27,8 @@ constexpr int kTriesMax = 20;
 constexpr std::chrono::seconds kStay(1);
 // Between attempts to enter a peer's full queue.
 constexpr std::chrono::milliseconds kPause(2);
+// Between two calls of go_on.
+constexpr std::chrono::milliseconds kLook(100);
 
 // What an event is about, beside an index.
 enum : uint64_t { kBell, kListener, kHalfOpen, kOwnSocket, kTheirSocket };
@@ -88,7 +90,8 @@ LocalPeers::LocalPeers(ShmExpectation self, const Credentials& credentials, std:
   peers_[self_.rank.value()].status = absl::OkStatus();
 }
 
-std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
+std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& addresses, Deadline deadline,
+                                              const std::function<bool()>& go_on) {
   asked_ = true;
   for (int i = 0; i < self_.size; ++i) {
     Peer& peer = peers_[i];
@@ -109,13 +112,13 @@ std::vector<absl::Status> LocalPeers::Connect(const std::vector<std::string>& ad
     for (int i = 0; i < self_.size; ++i) Try(&peers_[i], Rank(i));
     (void)Poll(nullptr);
     if (!std::any_of(peers_.begin(), peers_.end(), undecided)) break;
-    if (deadline.passed()) break;
+    if (deadline.passed() || (go_on != nullptr && !go_on())) break;
     // One that closed a connection in the middle of the handshake among them.
     const bool trying =
         std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.own == Own::kTrying; });
     pollfd event = {events_.get(), POLLIN, 0};
-    (void)poll(&event, 1,
-               (trying || paused_ ? Deadline::Earlier(deadline, Deadline::After(kPause)) : deadline).remaining_ms());
+    const Deadline look = Deadline::After(trying || paused_ ? kPause : kLook);
+    (void)poll(&event, 1, Deadline::Earlier(deadline, look).remaining_ms());
   }
   // Whoever turned this rank away need not wait until the next Poll: it has connected, and may be in the middle of its handshake.
   (void)Poll(nullptr);

@@ -26,6 +26,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,10 +71,12 @@ class LocalPeers {
 
   // Finds out who shares memory. `addresses` by rank, empty for ranks not to try. Nobody is answered before this call; Poll
   // answers hellos that come later.
+  // `go_on` is asked now and then; false ends the call as the deadline does.
   // REQUIRES  called once, by all ranks at about the same time
   // RETURNS   by rank, OK or why not: UNAVAILABLE if it cannot be reached, DEADLINE_EXCEEDED if it did not decide in time, or
   //           what does not fit
-  std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
+  std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline,
+                                    const std::function<bool()>& go_on = nullptr);
 
   // As Connect answered, or how it was lost since.
   const absl::Status& status(Rank rank) const { return peers_[rank.value()].status; }

@@ -277,8 +277,9 @@ ShmTransport::~ShmTransport() {
   if (local_peers_ != nullptr) (void)Close(Deadline::Now());
 }
 
-std::vector<absl::Status> ShmTransport::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
-  return local_peers_->Connect(addresses, deadline);
+std::vector<absl::Status> ShmTransport::Connect(const std::vector<std::string>& addresses, Deadline deadline,
+                                                const std::function<bool()>& go_on) {
+  return local_peers_->Connect(addresses, deadline, go_on);
 }
 
 std::string ShmTransport::DescribePeer(Rank peer) const {

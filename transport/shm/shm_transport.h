@@ -80,10 +80,12 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
   std::string address() const { return local_peers_->address(); }
 
   // Finds out which ranks share memory with this one. `addresses` by rank, empty for ranks that are known not to.
+  // `go_on`, unless null, is asked now and then; false ends the call as the deadline does.
   // REQUIRES  called once, by all ranks at about the same time, before the first Send
   // RETURNS   by rank, OK or why not. Both ranks of a pair get the same answer, unless one of them has DEADLINE_EXCEEDED:
   //           then the world must not form
-  std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline);
+  std::vector<absl::Status> Connect(const std::vector<std::string>& addresses, Deadline deadline,
+                                    const std::function<bool()>& go_on = nullptr);
 
   // Whom the listener turned away.
   const Refusals& refusals() const { return local_peers_->refusals(); }

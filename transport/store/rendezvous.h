@@ -26,6 +26,7 @@
 #ifndef TRANSPORT_STORE_RENDEZVOUS_H_
 #define TRANSPORT_STORE_RENDEZVOUS_H_
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -96,6 +97,8 @@ struct WorldSpec {
   ExchangeKind exchange = ExchangeKind::kNone;
   // Whether the launcher serves the store (LOCKSTEP_STORE_SERVED). If not, rank 0 does, if the store needs a server.
   bool store_served = false;
+  // How long the store's server may leave a connection without an answer; 0: until the deadline.
+  std::chrono::milliseconds answer_time{0};
   std::string job_id;
   std::string job_source;          // "option job_id", "LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"
   std::string source;              // of the table above, or "single process"

@@ -22,6 +22,11 @@
 
 namespace lockstep {
 
+// For errors of ranks that no secret can be handed out to.
+inline constexpr char kNeedsSecret[] =
+    "a world on several hosts needs a secret: set LOCKSTEP_SECRET_FILE on all ranks to a file of mode 0600 with the "
+    "same 64 hex digits (openssl rand -hex 32), or LOCKSTEP_SECURITY=none to go without (docs/security.md)";
+
 // Where processes ask for the secret of the server that is bound to `server`.
 // ERRORS  ALREADY_EXISTS  another process has the name; says whose
 absl::StatusOr<UniqueFd> ListenForSecretRequests(const SocketAddress& server);

@@ -232,8 +232,7 @@ absl::StatusOr<bool> FileStore::Follow() {
   // Opened, not looked up by name alone: a network's file system may remember names for some seconds.
   absl::StatusOr<UniqueFd> file = OpenTrusted(path_, 0);
   if (absl::IsPermissionDenied(file.status())) return file.status();
-  if (!file.ok() && !absl::IsResourceExhausted(file.status()))
-    return false;  // removed: this store keeps the open file
+  if (!file.ok() && !absl::IsResourceExhausted(file.status())) return false;  // removed: this store keeps the open file
   if ((file.ok() ? fstat(file->get(), &there) : stat(path_.c_str(), &there)) != 0) return false;
   if (there.st_dev == open_file.st_dev && there.st_ino == open_file.st_ino) return false;
   if (!file.ok()) return ErrnoStatus(EMFILE, "open what has taken the file's place");

@@ -35,10 +35,8 @@ constexpr int kOtherServerMs = 500;
 // One attempt to be handed a secret, and the pause between two.
 constexpr int kAskMs = 1000;
 constexpr int kAskPauseMs = 50;
-constexpr char kNeedsSecret[] =
-    "a world on several hosts needs a secret: set LOCKSTEP_SECRET_FILE on all ranks to a file of mode 0600 with the "
-    "same "
-    "64 hex digits (openssl rand -hex 32), or LOCKSTEP_SECURITY=none to go without (docs/security.md)";
+// How long a rank without a secret tries to reach the server, which may be some round trips of a second away, or about to start.
+constexpr int kKnockMs = 5000;
 constexpr char kNotHandedOut[] =
     "a server answers there and hands out no secret: rank 0 has a secret file, or security level none, or is of "
     "another "
@@ -139,6 +137,14 @@ absl::Status WhyNoSecret(const std::vector<SocketAddress>& addresses, const absl
   return absl::DeadlineExceededError(absl::StrCat("no server could be reached by the deadline: ", reached.message()));
 }
 
+// Lets a server on another host know that this rank has no secret, so that rank 0 does not wait for it.
+void KnockWithoutSecret(const HostPort& server, SecurityLevel level, Deadline deadline) {
+  absl::StatusOr<std::shared_ptr<const Secret>> nobodys = Secret::Draw();
+  if (!nobodys.ok()) return;
+  const Credentials credentials = {level, *std::move(nobodys), "nowhere"};
+  (void)TcpStoreClient::Connect(server, credentials, Deadline::Earlier(deadline, Deadline::AfterMs(kKnockMs)));
+}
+
 // Asks this machine's processes for the secret of the server there, again and again until the deadline, since it may start later.
 absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadline deadline) {
   for (bool told = false;;) {
@@ -152,7 +158,10 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
       // "tcp://0.0.0.0:4000" leads to this machine, too.
       std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(local),
                    [](const SocketAddress& address) { return address.wildcard(); });
-      if (local.empty()) return absl::FailedPreconditionError(kNeedsSecret);
+      if (local.empty()) {
+        KnockWithoutSecret(server, credentials->level, deadline);
+        return absl::FailedPreconditionError(kNeedsSecret);
+      }
       auto secret = AskForSecret(local, Deadline::Earlier(deadline, Deadline::AfterMs(kAskMs)));
       if (secret.ok()) {
         credentials->secret = *std::move(secret);
@@ -172,12 +181,16 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
 }
 
 absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToOthers(const HostPort& server, Credentials* credentials,
-                                                                Deadline deadline) {
-  if (!LacksSecret(*credentials)) return TcpStoreClient::Connect(server, *credentials, deadline);
+                                                                Deadline deadline,
+                                                                std::chrono::milliseconds answer_time) {
+  if (!LacksSecret(*credentials)) {
+    return TcpStoreClient::Connect(server, *credentials, deadline, nullptr, answer_time);
+  }
   for (std::shared_ptr<const Secret> before;;) {
     LOCKSTEP_RETURN_IF_ERROR(
         Annotate(FindSecret(server, credentials, deadline), absl::StrCat("store tcp://", HostPortText(server))));
-    absl::StatusOr<std::unique_ptr<TcpStoreClient>> client = TcpStoreClient::Connect(server, *credentials, deadline);
+    absl::StatusOr<std::unique_ptr<TcpStoreClient>> client =
+        TcpStoreClient::Connect(server, *credentials, deadline, nullptr, answer_time);
     // An earlier job's server may have handed out its own and ended.
     const bool another = before == nullptr || before->bytes() != credentials->secret->bytes();
     if (!absl::IsPermissionDenied(client.status()) || !another || deadline.passed()) return client;
@@ -195,7 +208,7 @@ absl::StatusOr<OpenedStore> Open(const WorldSpec& world, Credentials* credential
   const bool several_hosts = world.local_size > 0 && world.local_size < world.size && !IsOnLoopback(url);
   if (LacksSecret(*credentials) && several_hosts) return absl::FailedPreconditionError(kNeedsSecret);
   if (world.rank != Rank(0) || world.store_served) {
-    LOCKSTEP_ASSIGN_OR_RETURN(opened.store, ConnectToOthers(url.server, credentials, deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(opened.store, ConnectToOthers(url.server, credentials, deadline, world.answer_time));
     return opened;
   }
   TcpStoreServer::Options options;

@@ -32,12 +32,20 @@ bool WorthTryingAgain(const absl::Status& status) {
 
 absl::StatusOr<TcpStoreClient::Connection> TcpStoreClient::ConnectOnce(const SocketAddress& address,
                                                                        const Credentials& credentials,
-                                                                       Deadline deadline, Refusal* refusal) {
+                                                                       Deadline deadline, Refusal* refusal,
+                                                                       std::chrono::milliseconds answer_time) {
   Connection connection;
   LOCKSTEP_ASSIGN_OR_RETURN(connection.socket, lockstep::Connect(address, deadline));
   connection.channel = std::make_unique<Channel>(Purpose::kStore, Channel::Side::kConnects, credentials);
-  if (const absl::Status status = ShakeHands(connection.socket.get(), connection.channel.get(), deadline);
-      !status.ok()) {
+  const Deadline answer = answer_time.count() == 0 ? Deadline::Infinite() : Deadline::After(answer_time);
+  const absl::Status status =
+      ShakeHands(connection.socket.get(), connection.channel.get(), Deadline::Earlier(deadline, answer));
+  if (absl::IsDeadlineExceeded(status) && answer.passed() && !deadline.passed()) {
+    return absl::AbortedError(absl::StrCat("the server at ", address.ToString(), " is unresponsive: no answer for ",
+                                           answer_time.count(),
+                                           " ms: its process is stopped, or its host is unreachable"));
+  }
+  if (!status.ok()) {
     *refusal = connection.channel->refusal();
     const bool ours = *refusal != Refusal::kCount && *refusal != Refusal::kNotOurs;
     return Annotate(status, absl::StrCat("handshake with ", address.ToString(),
@@ -48,7 +56,8 @@ absl::StatusOr<TcpStoreClient::Connection> TcpStoreClient::ConnectOnce(const Soc
 
 absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const HostPort& server,
                                                                         const Credentials& credentials,
-                                                                        Deadline deadline, Refusal* refusal) {
+                                                                        Deadline deadline, Refusal* refusal,
+                                                                        std::chrono::milliseconds answer_time) {
   Refusal ignored;
   if (refusal == nullptr) refusal = &ignored;
   *refusal = Refusal::kCount;
@@ -66,7 +75,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
       const Deadline attempt =
           addresses->size() == 1 ? deadline : Deadline::Earlier(deadline, Deadline::After(attempt_time));
       Refusal why = Refusal::kCount;
-      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, &why);
+      absl::StatusOr<Connection> connection = ConnectOnce(address, credentials, attempt, &why, answer_time);
       if (connection.ok()) {
         return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }

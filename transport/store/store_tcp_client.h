@@ -3,6 +3,7 @@
 #ifndef TRANSPORT_STORE_STORE_TCP_CLIENT_H_
 #define TRANSPORT_STORE_STORE_TCP_CLIENT_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,14 +36,17 @@ bool WorthTryingAgain(const absl::Status& status);
 // the server did not send, it is DATA_LOSS.
 class TcpStoreClient : public Store {
  public:
-  // Tries all addresses of the host again and again until the deadline, since the server may start later.
+  // Tries all addresses of the host again and again until the deadline, since the server may start later. A server that has accepted the
+  // connection has `answer_time` for the handshake, unless that is 0.
   // RETURNS  with PERMISSION_DENIED, in `refusal`, why the listener was refused, or refused this client
   // ERRORS   NOT_FOUND           the resolver does not know the host
   //          PERMISSION_DENIED   what answers is no Lockstep store, or has another version, security level or secret: see `refusal`
+  //          ABORTED             the server did not answer in answer_time: its process is stopped, or its host is unreachable
   //          RESOURCE_EXHAUSTED  the server has no descriptor for this client, or this process has none
   //          DEADLINE_EXCEEDED   no server could be reached
   static absl::StatusOr<std::unique_ptr<TcpStoreClient>> Connect(const HostPort& server, const Credentials& credentials,
-                                                                 Deadline deadline, Refusal* refusal = nullptr);
+                                                                 Deadline deadline, Refusal* refusal = nullptr,
+                                                                 std::chrono::milliseconds answer_time = {});
 
   std::string Describe() const override { return description_; }
 
@@ -55,7 +59,8 @@ class TcpStoreClient : public Store {
     std::unique_ptr<Channel> channel;
   };
   static absl::StatusOr<Connection> ConnectOnce(const SocketAddress& address, const Credentials& credentials,
-                                                Deadline deadline, Refusal* refusal);
+                                                Deadline deadline, Refusal* refusal,
+                                                std::chrono::milliseconds answer_time);
   TcpStoreClient(Connection connection, std::string description);
 
   absl::Status Send(absl::string_view request, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -84,7 +84,7 @@ class TcpStoreServer::Loop {
   // Any thread.
   absl::Status status() const {
     MutexLock lock(&mu_);
-    return status_;
+    return excluded_.ok() ? status_ : excluded_;
   }
 
   // Any thread.
@@ -406,6 +406,15 @@ class TcpStoreServer::Loop {
     if (client.channel.refusal() != Refusal::kCount) {
       const Refusal refusal = client.channel.refusal();
       refusals_.Note(refusal, client.peer.ToString(), reason.message());
+      if (refusal == Refusal::kNoSecret && options_.hands_out_secret && !StaysOnHost(client.socket.get())) {
+        // Ranks of other hosts cannot have it, so that the world cannot form.
+        MutexLock lock(&mu_);
+        excluded_ =
+            absl::FailedPreconditionError(absl::StrCat("a process at ", client.peer.ToString(),
+                                                       " does not have the secret that rank 0 has drawn, which only "
+                                                       "processes on rank 0's host get: ",
+                                                       kNeedsSecret));
+      }
       if (refusal == Refusal::kOtherLevel || refusal == Refusal::kNoSecret) SetTurnedAway(client.peer, reason);
     } else if (!client.channel.ready()) {
       refusals_.Note(Refusal::kGaveUp, client.peer.ToString(), "");
@@ -458,6 +467,7 @@ class TcpStoreServer::Loop {
 
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  absl::Status excluded_ ABSL_GUARDED_BY(mu_);
   std::string turned_away_ ABSL_GUARDED_BY(mu_);
 };
 

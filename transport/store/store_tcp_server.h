@@ -55,7 +55,8 @@ class TcpStoreServer {
   const std::vector<SocketAddress>& addresses() const { return addresses_; }
   SocketAddress address() const { return addresses_.front(); }
 
-  // OK, or why it has not been able to accept connections for some time. The clients that wait for one are not told.
+  // OK, or why it has not been able to accept connections for some time; the clients that wait for one are not notified. If it hands out
+  // its secret and a process on another host has asked without one: FAILED_PRECONDITION, from then on.
   absl::Status status() const;
 
   // Whom it has turned away last for having another secret, or another security level, in words with the address; "" if nobody. Anybody

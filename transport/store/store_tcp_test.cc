@@ -703,5 +703,13 @@ TEST_P(TcpStoreClientTest, ARequestCutShortByItsDeadlineDoesNotSpoilTheNext) {
   EXPECT_LT(whole, kRequests);
 }
 
+// The kernel takes connections for a process that is stopped.
+TEST(TcpStoreClient, AServerThatDoesNotAnswerIsUnresponsive) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd listener, Listen(Loopback()));
+  EXPECT_THAT(TcpStoreClient::Connect(PortOf(*LocalAddress(listener.get())), {}, Deadline::AfterMs(20'000), nullptr,
+                                      std::chrono::milliseconds(50)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("is unresponsive: no answer for 50 ms")));
+}
+
 }  // namespace
 }  // namespace lockstep
