@@ -111,26 +111,46 @@ def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwa
         **kwargs
     )
 
-def lockstep_cc_test_objects(name, srcs, deps, **kwargs):
+def lockstep_cc_test_objects(name, srcs, deps, copts = [], **kwargs):
     """Sources of tests that several tests of a package link, compiled once.
 
     Args:
       name: the target; it stands in the tests' deps, and they have no srcs.
       srcs: *_test.cc.
       deps: what they include, but GoogleTest.
+      copts: more flags of the compiler.
       **kwargs: passed on to cc_library.
     """
     native.cc_library(
         name = name,
         testonly = True,
         srcs = srcs,
-        copts = LOCKSTEP_COPTS,
+        copts = LOCKSTEP_COPTS + copts,
         features = _FEATURES,
         linkstatic = True,
         alwayslink = True,
         deps = deps + _ABSEIL + ["@com_google_googletest//:gtest"],
         **kwargs
     )
+
+def lockstep_gpu_test(name, deps, copts = [], tags = [], **kwargs):
+    """A test that skips without a GPU. //tools/gpu_tests joins all of these in one program, to be carried to a machine that has one.
+
+    Args:
+      name: the target, and its source without .cc.
+      deps: what it includes, but GoogleTest.
+      copts: more flags of the compiler.
+      tags: more tags.
+      **kwargs: passed on to lockstep_cc_test.
+    """
+    lockstep_cc_test_objects(
+        name = name + "_objects",
+        srcs = [name + ".cc"],
+        copts = copts,
+        visibility = ["//tools/gpu_tests:__pkg__"],
+        deps = deps,
+    )
+    lockstep_cc_test(name = name, tags = tags + ["gpu"], deps = [":%s_objects" % name], **kwargs)
 
 _TRANSPORTS = {
     "default": {},  # what is best here, shared memory
