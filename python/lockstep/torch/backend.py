@@ -12,6 +12,7 @@ THREADS  any; every rank calls collectives in one order.
 """
 
 import datetime
+import time
 
 import torch
 import torch.distributed as dist
@@ -88,14 +89,16 @@ def _load_on_all(store, size, timeout):
     load(path)
     if store.add('have the library', 1) == size:
         store.set('all have the library', '')
-    waited = datetime.timedelta()
+    began = time.monotonic()
     while True:
         try:
             store.wait(['all have the library'], timeout)
             return timeout
-        except dist.DistStoreError:
-            waited += timeout
-            if store.add('compiling', 0) <= 0 or waited.total_seconds() > library.LIMIT_S:
+        except RuntimeError:  # a file store's, after the timeout; the other stores raise a DistStoreError, which is one
+            waited = time.monotonic() - began
+            if waited < timeout.total_seconds():
+                raise
+            if store.add('compiling', 0) <= 0 or waited > library.LIMIT_S:
                 return min(timeout, datetime.timedelta(seconds=2))  # in which the library names the missing ranks
 
 

@@ -1,10 +1,9 @@
-"""The back end's C++ library: in the wheel for some releases of PyTorch, and for the others compiled once on each host.
+"""The back end's C++ library: taken from the wheel if that has it for this release of PyTorch, otherwise compiled once on each host.
 
     python -m lockstep.torch.library                      # compiles it now, for example while an image is built
     python library.py TORCH PACKAGE OUT                   # compiles it for the PyTorch in the folder TORCH, which need not be installed
 
-A release's wheel has it for the PyTorch releases that README names. For others the first process group compiles it, which takes a C++20
-compiler and about 25 s. It is kept in $XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of
+No wheel has it yet: the first process group compiles it, which takes a C++20 compiler and about 25 s. It is kept in $XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of
 init_process_group.
 
 ERRORS  lockstep.Unavailable says what to install or to set.
@@ -67,7 +66,10 @@ def find():
     if torch.__version__.split('+')[0].replace('.', '').isdigit() and torch.compiled_with_cxx11_abi() and in_wheel.exists():
         return in_wheel
     path = cached_path()
-    return path if path.exists() else None
+    try:
+        return path if path.exists() else None
+    except OSError:  # build() says what is wrong with it
+        return None
 
 
 @contextlib.contextmanager
@@ -90,7 +92,7 @@ def _compile(path):
     import torch
     import lockstep
     compiler = shutil.which(os.environ.get('CXX', 'c++'))
-    remedy = "install g++ 11 or later, or set CXX, or use a release's wheel and a PyTorch that it is compiled for (README.md names them)"
+    remedy = "install g++ 11 or later, or set CXX to such a compiler"
     if compiler is None:
         raise lockstep.Unavailable(f'the back end has to be compiled for PyTorch {torch.__version__}: there is no C++ compiler; {remedy}')
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
