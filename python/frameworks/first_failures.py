@@ -18,7 +18,7 @@ GROUPS = pathlib.Path('/sys/fs/cgroup')
 
 
 class MemoryGroup:
-    """A new control group whose processes may take so many MiB together. Raises SkipTest where it cannot be made."""
+    """A new control group whose processes may use `mebibytes` of memory together. Raises SkipTest if it cannot be made."""
 
     def __init__(self, mebibytes):
         version1 = (GROUPS / 'memory').is_dir()

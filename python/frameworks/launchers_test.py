@@ -20,7 +20,7 @@ OPEN_MPI = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'
 # ---- Scenarios: what each rank does
 
 def say(line):
-    os.write(1, f'{line}\n'.encode())  # in one piece, beside those of other ranks
+    os.write(1, f'{line}\n'.encode())  # in one piece, so that the lines of two ranks do not mix
 
 
 def group():

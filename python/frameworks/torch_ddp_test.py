@@ -714,7 +714,7 @@ class Modules(Case):
                 with torch.no_grad():
                     found = alone(x)
                 self.assertTrue(torch.equal(found, alone.module(x)))
-                # What looks as if it would communicate.
+                # A backward pass through the copy alone, to its input.
                 pixels = x.clone().requires_grad_()
                 torch.autograd.grad(nn.functional.cross_entropy(alone(pixels), y), pixels)
                 alone.requires_grad_(False)

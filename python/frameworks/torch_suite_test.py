@@ -30,7 +30,7 @@ KNOWN = {
     # In logging data PyTorch calls every back end that is not its own "custom".
     'test_ddp_logging_data_cpu': "'custom' != 'lockstep'",
 }
-# And those of the gate "gpu" that cannot pass without one.
+# Tests of the gate "gpu" that cannot pass without a GPU.
 KNOWN_ON_CPU = {
     # torch's SyncBatchNorm has no kernels for the CPU.
     **dict.fromkeys(('test_ddp_inference', 'test_ddp_uneven_inputs_stop_iteration_sync_bn', 'test_sync_bn_logged',
@@ -69,7 +69,7 @@ KNOWN_WITH_WRAPPER = {
     'test_undefined_grad_parity_unused_parameters': 'None mismatch',
     # Buckets that are planned anew need no broadcast, and their events end on the thread on which they begin.
     'test_ddp_profiling_torch_profiler': 'AssertionError',
-    # Which graph is static, and whether buckets were planned anew, is told of other steps than torch tells it.
+    # In other steps than torch, ours reports that the graph is static, or that buckets were planned anew.
     'test_detect_ddp_is_actually_static': 'False is not true',
     'test_different_graph_across_ranks': 'False is not true',
 }

@@ -42,7 +42,7 @@ def _split(words):
 
 
 def command(words):
-    """The words of the launcher's command line, for those of ours."""
+    """Translates this module's command line into lockstep-run's."""
     options, program = _split(words)
     if program[:1] == ['--']:
         options.append(program.pop(0))

@@ -79,7 +79,7 @@ class Averager:
         self._step = optimizer_step
         self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
         self.records = Records(group, self.reducer, self.parameters)
-        self._recording = None  # those of the backward under way, if there are any
+        self._recording = None  # the records of the backward under way; None outside a backward
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
         self._upcast, self._explain = upcast, explain

@@ -357,7 +357,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             broadcast(self._communicator, tensors, root)
 
     def _changed(self):
-        """What has changed in the module so that it has to be wrapped again, in words; None if nothing has."""
+        """Why the module has to be wrapped again, in words. None if it has not changed since it was wrapped."""
         if self._connected is None or self._layout.is_as_it_was():
             return None
         changed = self._layout.what_changed()
@@ -460,7 +460,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     @property
     def reducer(self):
-        """What there is of torch's reducer."""
+        """The part of torch's reducer that its hooks and tests read."""
         return _Reducer(self)
 
     def _set_sparse_metadata(self, global_unique_ids):
@@ -503,7 +503,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
 
 class _Reducer:
-    """What code asks torch's reducer for, answered by ours."""
+    """The methods of torch's reducer that its hooks and tests call, over the Lockstep reducer."""
 
     def __init__(self, ddp):
         self._averager, self._communicator = ddp._averager, ddp._communicator

@@ -51,7 +51,7 @@ def _like(tensors):
 
 
 class Records:
-    """Of the collectives of a wrapper on a process group. One thread at a time."""
+    """Flight records and profiler events of the collectives of one wrapper. One thread at a time."""
 
     def __init__(self, group, reducer, parameters):
         self._group, self._kept = _recorded_group(group)
