@@ -87,7 +87,9 @@ class RunnerGroup:
         return f'the launcher {how}{self.last_output()}'
 
     def last_output(self):
-        lines = [line for line in self.output.read_text(errors='replace').splitlines() if line.strip()]
+        # The ranks that our launcher ended are not the reason.
+        lines = [line for line in self.output.read_text(errors='replace').splitlines()
+                 if line.strip() and 'was ended by the launcher' not in line]
         return f'; it wrote: {"; ".join(lines[-2:])}' if lines else ''
 
     def signal(self, number):

@@ -64,8 +64,8 @@ constexpr milliseconds kMeetingTime{2000};
 // How long a rank that has failed looks for rank 0, to report the failure: some round trips of a second.
 constexpr milliseconds kTellingTime{5000};
 
-// The topic of rank 0's message. world_transport.cc uses the topic above it.
-constexpr uint64_t kAddressesTopic = ~uint64_t{1};
+// The topic of rank 0's message. world_transport.cc and link_measurement.cc use the two topics above it on the same channel.
+constexpr uint64_t kAddressesTopic = ~uint64_t{2};
 
 // A text that an option gives, or else a variable.
 struct Text {
