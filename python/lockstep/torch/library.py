@@ -3,8 +3,8 @@
     python -m lockstep.torch.library                      # compiles it now, for example while an image is built
     python library.py TORCH PACKAGE OUT                   # compiles it for the PyTorch in the folder TORCH, which need not be installed
 
-No wheel has it yet: the first process group compiles it, which takes a C++20 compiler and about 25 s. It is kept in $XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of
-init_process_group.
+No wheel has it yet: the first process group compiles it, which takes a C++20 compiler and about 25 s. It is kept in
+$XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of init_process_group.
 
 ERRORS  lockstep.Unavailable says what to install or to set.
 """
