@@ -36,11 +36,15 @@ def rank_process():
 def round_of(ranks, victim):
     """[(milliseconds, the rank that it named)] of each survivor."""
     with tempfile.TemporaryDirectory() as folder:
-        common = {**os.environ, 'LOCKSTEP_STORE': f'file://{folder}/store', 'LOCKSTEP_WORLD_SIZE': str(ranks), 'LOCKSTEP_LOG': 'error'}
-        processes = [subprocess.Popen([sys.executable, __file__, '--as-rank'], stdout=subprocess.PIPE, text=True,
-                                      env={**common, 'LOCKSTEP_RANK': str(rank)}) for rank in range(ranks)]
-        for process in processes:
-            assert process.stdout.readline() == 'ready\n'
+        common = {**os.environ, 'LOCKSTEP_STORE': f'file://{folder}/store', 'LOCKSTEP_WORLD_SIZE': str(ranks),
+                  'LOCKSTEP_REPORT_FOLDER': folder}
+        with open(f'{folder}/errors', 'w+', encoding='utf-8') as errors:
+            processes = [subprocess.Popen([sys.executable, __file__, '--as-rank'], stdout=subprocess.PIPE, stderr=errors, text=True,
+                                          env={**common, 'LOCKSTEP_RANK': str(rank)}) for rank in range(ranks)]
+            for process in processes:
+                if process.stdout.readline() != 'ready\n':
+                    errors.seek(0)
+                    sys.exit(errors.read())
         time.sleep(0.2)  # in the middle of their calls
         killed = time.monotonic()
         processes[victim].send_signal(signal.SIGKILL)
