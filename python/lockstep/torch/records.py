@@ -77,8 +77,11 @@ class Records:
         self._buckets = [_like([self._parameters[index] for index in bucket]) for bucket in buckets]
 
     def mark(self, index):
-        """A gradient is final."""
-        self._left[self._bucket_of[index]] -= 1
+        """A gradient is final. One whose all-reduce is delayed is in no bucket."""
+        bucket = self._bucket_of.get(index)
+        if bucket is None:
+            return
+        self._left[bucket] -= 1
         while self._next < len(self._left) and self._left[self._next] <= 0:
             self._launch()
 
