@@ -150,10 +150,10 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         if (const absl::optional<uint64_t> id = half_open_.ToEvict(now)) return Drop(*id, Refusal::kCrowded);
         // Until the next heartbeat the listener is left alone: the connection that waits there would keep this loop spinning.
         LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
         // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
         if (!was_accepting_) FailSetup(cause);
         accepting_ = was_accepting_ = false;
-        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
         return;
       }
       const std::string source = from.HostString();
@@ -270,6 +270,8 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       status_ = why;
     }
     world_.Fail(why);
+    // Resets the connections that wait to be accepted: their ranks look for the reason in the store, where rank 0 leaves it for a while.
+    if (!world_.has_formed()) listener_.reset();
   }
 
   void Close(Peer* peer) {
@@ -367,7 +369,6 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   // Constant after construction.
   const Options options_;
   const milliseconds interval_;
-  const UniqueFd listener_;
   const SocketAddress address_;
   const UniqueFd epoll_;
   const Wakeup wakeup_;
@@ -381,6 +382,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 
   // The thread's own.
+  UniqueFd listener_;  // closed if the set-up fails because no connection can be accepted
   World world_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, which is that of their IDs
   std::vector<Peer*> by_rank_;                // null without an open connection
@@ -398,12 +400,12 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
                                      Wakeup wakeup)
     : options_(std::move(options)),
       interval_(HeartbeatInterval(options_.peer_timeout)),
-      listener_(std::move(listener)),
       address_(address),
       epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
       refusals_(absl::StrCat("coordinator ", address_.ToString())),
       told_(options_.size),
+      listener_(std::move(listener)),
       world_({options_.size, options_.job_id, options_.world_id, interval_ + kAnswerTime, options_.why_missing}, this,
              Clock::now()),
       by_rank_(options_.size, nullptr),

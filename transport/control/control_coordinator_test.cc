@@ -338,6 +338,9 @@ TEST_P(CoordinatorTest, ACoordinatorWithoutDescriptorsFailsTheSetUp) {
     const DescriptorLimit limit(0);
     StartToConnect(spare, coordinator_->address());
     failed = zero->ReceiveA<JoinFailed>();
+    // Its rank looks for the reason in the store then.
+    pollfd reset = {spare.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&reset, 1, 10'000), 1);
   }
   ASSERT_THAT(failed, IsOk());
   EXPECT_THAT(failed->status,

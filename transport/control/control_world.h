@@ -178,6 +178,7 @@ class World {
   // The coordinator ends: announces pending reports as they are.
   void Close();
 
+  bool has_formed() const { return phase_ == Phase::kFormed; }
   // Whether a failure was announced.
   bool has_failed() const { return phase_ == Phase::kFailed || !failures_.empty(); }
 
