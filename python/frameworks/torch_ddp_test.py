@@ -910,7 +910,9 @@ class Modules(Case):
 
     def test_flight_records_and_profiler_events(self):
         module = nn.Sequential(nn.Linear(100, 100), nn.BatchNorm1d(100), nn.Linear(100, 1))
-        ours = DistributedDataParallel(module, bucket_cap_mb=0.001, no_replan=True, process_group=dist.new_group())
+        self.assertIsNone(DistributedDataParallel(copy.deepcopy(module))._averager.records.begin())  # costs nothing
+        with mock.patch.dict(os.environ, TORCH_FR_BUFFER_SIZE='2000'):
+            ours = DistributedDataParallel(module, bucket_cap_mb=0.001, no_replan=True, process_group=dist.new_group())
         x = torch.ones(3, 100)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
             for _ in range(3):

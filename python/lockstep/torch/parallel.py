@@ -340,7 +340,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _sync_buffers(self, root=0):
         if not hasattr(self, 'buffer_hook'):  # set by torch's _register_buffer_comm_hook, which says where it is called
-            with self._averager.records.broadcast(self._synced_buffers.now()):
+            with self._averager.records.broadcast(self._synced_buffers.now):
                 return self._synced_buffers.broadcast(self._communicator, root)
         hook = self.buffer_hook
         futures = hook.buffer_comm_hook(hook.buffer_comm_hook_state, self._synced_buffers.named())
@@ -353,7 +353,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         tensors = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
         if self.forward_sync_buffers if with_buffers is None else with_buffers:
             tensors += self._synced_buffers.now()
-        with self._averager.records.broadcast(tensors):
+        with self._averager.records.broadcast(lambda: tensors):
             broadcast(self._communicator, tensors, root)
 
     def _changed(self):

@@ -2,19 +2,22 @@
 
 The wrapper's collectives do not go through c10d's operators. So a process group that communicates nothing is called in their place. The
 flight recorder is attached to it as to any other group (PyTorch 2.15). Its records are in the recorder "lockstep", under the name of the
-wrapper's group and "/ddp".
+wrapper's group and "/ddp". It takes tens of microseconds of the backward pass to record a bucket, so this is done only if one of _VARIABLES
+is set; for its own collectives c10d does it without.
 
 A bucket's record and event begin when the last of its gradients is marked, in the order of launch. Its event ends with the backward pass;
 Reducer.statistics has the bucket's own times. Records are retired at once, as Gloo's are.
 """
 
 import contextlib
+import os
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 _NAME = 'lockstep'
+_VARIABLES = 'TORCH_FR_BUFFER_SIZE', 'TORCH_NCCL_TRACE_BUFFER_SIZE'  # the size of the flight recorder; 0 turns it off
 
 
 class _Silent(c10d.Backend):
@@ -32,9 +35,9 @@ class _Silent(c10d.Backend):
 
 
 def _recorded_group(group):
-    """Returns a process group like the given one, which only leaves records, and what has to live as long. (None, None) if c10d's flight
-    recorder does not record the given one."""
-    if group not in getattr(dist.distributed_c10d._world, 'pg_flight_recorder_hooks', ()):
+    """Returns a process group like the given one, which only leaves records, and what has to live as long. (None, None) if nobody asked for
+    records, or c10d's flight recorder does not record the given one."""
+    if not any(map(os.environ.get, _VARIABLES)) or group not in getattr(dist.distributed_c10d._world, 'pg_flight_recorder_hooks', ()):
         return None, None
     made, custom = dist.ProcessGroup(dist.HashStore(), group.rank(), group.size()), dist.ProcessGroup.BackendType.CUSTOM
     made._set_default_backend(custom)
@@ -59,9 +62,12 @@ class Records:
         self._plan = None  # its number
         self._futures = []  # which end the events under way
 
+    def _wanted(self):
+        return self._group is not None or torch.autograd._profiler_enabled()
+
     def begin(self):
-        """A backward pass begins. Returns these records, or None if no process wants any."""
-        if self._group is None and not torch.autograd._profiler_enabled():
+        """A backward pass begins. Returns these records, or None if nobody wants any."""
+        if not self._wanted():
             return None
         if self._plan != self._reducer.plan_version:
             self._read_plan()
@@ -105,9 +111,12 @@ class Records:
         while self._futures:
             self._futures.pop().set_result(None)
 
-    @contextlib.contextmanager
     def broadcast(self, tensors):
-        """Around a broadcast of tensors."""
+        """Around a broadcast of what tensors() returns."""
+        return self._broadcast(tensors()) if self._wanted() else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _broadcast(self, tensors):
         tensors = [tensor for tensor in tensors if tensor.numel()]
         if self._group is not None and tensors:
             self._group.broadcast([_like(tensors)], c10d.BroadcastOptions())
