@@ -43,7 +43,8 @@ class Layers(unittest.TestCase):
         for one, other in zip(ours.parameters(), plain.parameters()):
             dist.all_reduce(one.grad)
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-3)
-        torch.testing.assert_close(ours.eval()(x), plain.eval()(x), **tolerance)
+        if RANK == 0:  # no collective
+            torch.testing.assert_close(ours.eval()(x), plain.eval()(x), **tolerance)
 
     def test_equals_batch_norm_of_the_whole_batch(self):
         affine = nn.BatchNorm2d(4)

@@ -25,6 +25,7 @@ from lockstep.torch.buffers import Buffers, broadcast
 from lockstep.torch.groups import communicator_of, default_group, follow_timeout
 from lockstep.torch.layout import Layout
 from lockstep.torch.precision import Precision
+from lockstep.torch.sync_batch_norm import SyncBatchNorm
 
 _MIB = 1 << 20
 # As torch's logging data names dtypes.
@@ -137,7 +138,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         elif device_ids:
             self.device_ids = [torch._utils._get_device_index(device_ids[0], True)]
             self.output_device = torch._utils._get_device_index(device_ids[0] if output_device is None else output_device, True)
-        if self.device_type == 'cpu' and any(isinstance(part, torch.nn.SyncBatchNorm) for part in self.module.modules()):
+        if self.device_type == 'cpu' and any(isinstance(part, torch.nn.modules.SyncBatchNorm) for part in self.module.modules()):
             raise lockstep.InvalidArgument('torch.nn.SyncBatchNorm only works on GPUs: on the CPU convert the module by '
                                            'lockstep.torch.SyncBatchNorm.convert_sync_batchnorm(module)')
 
@@ -488,7 +489,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             module_name=type(self.module).__name__, backend_name=dist.get_backend(self.process_group), dtypes=dtypes,
             device_ids=', '.join(map(str, self.device_ids or ())), output_device=-1 if self.output_device is None else self.output_device,
             is_multi_device_module=int(self.is_multi_device_module), broadcast_buffers=int(self.forward_sync_buffers),
-            has_sync_bn=int(any(isinstance(part, torch.nn.SyncBatchNorm) for part in self.module.modules())),
+            has_sync_bn=int(any(isinstance(part, (torch.nn.modules.SyncBatchNorm, SyncBatchNorm)) for part in self.module.modules())),
             num_parameter_tensors=len(parameters),
             total_parameter_size_bytes=sum(each.numel() * each.element_size() for each in parameters),
             join_uneven_inputs=int(self._join_config.enable),
@@ -509,7 +510,8 @@ class _Reducer:
         self._averager, self._communicator = ddp._averager, ddp._communicator
 
     def _ddp_graph_static(self):
-        return self._averager.reducer.logging_data().get('can_set_static_graph', True)
+        # The reducer says no until two backward passes were alike.
+        return self._averager.steps < 2 or self._averager.reducer.logging_data().get('can_set_static_graph', True)
 
     def _get_local_used_map(self):
         """Collective: by how many ranks each parameter was used in the last backward pass."""

@@ -103,8 +103,9 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     def forward(self, x):
         self._check_input_dim(x)
-        if not self.training and self.running_mean is not None:
-            return torch.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        if not self.training:
+            local = self.running_mean is None  # by the statistics of this batch
+            return torch.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, local, 0.0, self.eps)
         return self._normalise(x)
 
     @torch._disable_dynamo  # for torch.compile a graph ends here, since it cannot trace the library's calls
