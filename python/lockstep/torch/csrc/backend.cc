@@ -112,7 +112,8 @@ int64_t Elements(const Tensors& tensors) {
   return total;
 }
 
-// The error of a monitored barrier, in Gloo's words, which people look for. It has "rank 1 has not come in time" or "ranks 1, 2 have ...".
+// Returns the error of a monitored barrier in Gloo's words, for which users search. `error` is the library's: it contains
+// "rank 1 has not come in time" or "ranks 1, 2 have not come in time".
 std::string LateText(const std::string& error, int rank, int64_t timeout_ms, bool wait_all_ranks) {
   const size_t end = std::min(error.find(" has not come in time"), error.find(" have not come in time"));
   const size_t word = end == std::string::npos ? end : error.rfind("rank", end);

@@ -37,9 +37,10 @@ using Tensors = std::vector<at::Tensor>;
 using Future = c10::ivalue::Future;
 using Clock = std::chrono::steady_clock;
 
-// Callbacks that the library owes, and threads that run hooks: the interpreter, which they may need, should end after them.
+// How many callbacks the library has still to make, and how many threads run hooks. They may need the interpreter, so it should end
+// after them.
 inline std::atomic<int> callbacks_to_come{0};
-// A forked child does not get those of its parent.
+// The parent's callbacks do not run in a forked child.
 inline const int forgets_in_child = pthread_atfork(nullptr, nullptr, [] { callbacks_to_come = 0; });
 
 // ---- Hooks of a process group
@@ -83,7 +84,8 @@ class Hooks {
     for (const auto& [_, hook] : Copy(&Hooks::completion)) hook(args);
   }
 
-  // The first time. On a thread, since hooks may write traces for seconds while the error should reach its caller at once.
+  // Runs the abort hooks, the first time that it is called. They run on a thread, since hooks may write traces for seconds, and the
+  // caller should get its error immediately.
   void Abort() {
     if (aborted_.exchange(true)) return;
     const auto hooks = Copy(&Hooks::abort);
@@ -198,7 +200,7 @@ struct Operation {
     return Output(tensor);
   }
 
-  // An output that has to be as in C.
+  // An output that has to be row-major and without gaps.
   lockstep_tensor ContiguousOutput(const at::Tensor& tensor) {
     LOCKSTEP_REQUIRE(tensor.is_contiguous(), "a tensor of shape ", Tuple(tensor.sizes()), " with strides ",
                      Tuple(tensor.strides()),
@@ -206,7 +208,7 @@ struct Operation {
     return Output(tensor);
   }
 
-  // One tensor for several, one behind the other, which the library writes.
+  // Returns one tensor, which the library writes, for several: it holds them one after the other.
   lockstep_tensor Blocks(const Tensors& tensors) {
     int64_t total = 0, begin = 0;
     for (const at::Tensor& tensor : tensors) total += tensor.numel();
@@ -236,7 +238,7 @@ struct Operation {
   bool IsReceive() const { return type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE; }
   bool Done() const { return lockstep_work_done(work) != 0; }
 
-  // Takes the results of a success where they belong, once. ValueError for a message of another size.
+  // Copies the results of a success to their targets, once. ValueError for a message of another size.
   void Finish() {
     if (copies.empty() && calls.empty() && !IsReceive()) return;
     std::call_once(finished, [this] {
@@ -324,7 +326,7 @@ inline std::vector<int64_t> Counted(const at::Tensor& tensor, std::vector<int64_
   return elements;
 }
 
-// Whether this thread is in a callback.
+// Whether this thread runs a callback.
 inline thread_local bool in_callback = false;
 
 // The context of a callback: an operation, which it keeps until that is done, and its future, or NULL.
@@ -353,7 +355,7 @@ inline void Complete(const Completion& completion, const lockstep_error* error) 
   }
 }
 
-// Complete() once the operation is done: here if it is. Returns the library's refusal to call it.
+// Calls Complete() when the operation is done: immediately if it is done already. Returns the library's error if it will not call it.
 inline ErrorPtr CompleteWhenDone(OperationPtr operation, c10::intrusive_ptr<Future> future) {
   auto completion = std::make_unique<Completion>(Completion{std::move(operation), std::move(future)});
   const auto callback = [](void* context, const lockstep_error* error) {
@@ -373,22 +375,50 @@ inline ErrorPtr CompleteWhenDone(OperationPtr operation, c10::intrusive_ptr<Futu
   return error;
 }
 
-// A work on the host, or one that waits on the host for a device.
-class Work : public c10d::Work {
+// What works of the host and of a device have in common.
+class OperationWork : public c10d::Work {
  public:
-  // title: of the profiler's event, NULL for none. in_group: a synchronous call in a group, whose wait() is the group's.
-  Work(OperationPtr operation, const char* title, bool in_group = false)
+  void synchronize() override { wait(kNoTimeout); }
+
+  Tensors result() override {
+    wait(kNoTimeout);
+    return operation_->results;
+  }
+
+  float getDuration() const override {
+    LOCKSTEP_REQUIRE(operation_->duration_ms >= 0, "the operation is not done");
+    return operation_->duration_ms;
+  }
+
+  uint64_t getSequencenumber() const override { return sequence; }
+  uint64_t getCompletionKey() const { return operation_->key; }
+
+  uint64_t sequence = 0;
+
+ protected:
+  // title: of the profiler's event, NULL for none.
+  OperationWork(OperationPtr operation, const char* title)
       : c10d::Work(-1, operation->type, title, title == nullptr ? std::nullopt : std::optional(operation->inputs)),
-        operation_(std::move(operation)),
-        in_group_(in_group) {
+        operation_(std::move(operation)) {
     operation_->end_of_event = std::move(recordFunctionEndCallback_);
   }
+
+  const OperationPtr operation_;
+};
+
+// An operation on the host, or one whose waiters wait on the host for a device.
+class Work : public OperationWork {
+ public:
+  // in_group: a synchronous call in a group, whose wait() is the group's.
+  Work(OperationPtr operation, const char* title, bool in_group = false)
+      : OperationWork(std::move(operation), title), in_group_(in_group) {}
 
   // The tensors of the operation live until it is done.
   ~Work() override {
     if (operation_->Done()) return;
     const ErrorPtr error = CompleteWhenDone(operation_, nullptr);
-    // FAILED_PRECONDITION: a group that is open has it. Else the library may write its memory at any time: it stays.
+    // FAILED_PRECONDITION: an open group has the operation. After another error the library may write the tensors at any time, so they
+    // are never freed.
     if (error != nullptr && lockstep_error_code(error.get()) != LOCKSTEP_FAILED_PRECONDITION)
       new OperationPtr(operation_);
   }
@@ -416,11 +446,6 @@ class Work : public c10d::Work {
     return message.source;
   }
 
-  Tensors result() override {
-    wait(kNoTimeout);
-    return operation_->results;
-  }
-
   bool wait(std::chrono::milliseconds timeout) override {
     ErrorPtr error = Await(operation_->work, timeout.count() > 0 ? timeout.count() : kForeverMs);
     if (in_group_ && lockstep_error_code(error.get()) == LOCKSTEP_FAILED_PRECONDITION && !operation_->Done())
@@ -430,8 +455,6 @@ class Work : public c10d::Work {
     Check(error.release());
     return true;
   }
-
-  void synchronize() override { wait(kNoTimeout); }
 
   // Its continuations run on the library's thread lockstep-done, one at a time.
   c10::intrusive_ptr<Future> getFuture() override {
@@ -449,39 +472,26 @@ class Work : public c10d::Work {
     return future_;
   }
 
-  float getDuration() const override {
-    LOCKSTEP_REQUIRE(operation_->duration_ms >= 0, "the operation is not done");
-    return operation_->duration_ms;
-  }
-
-  uint64_t getSequencenumber() const override { return sequence; }
-  uint64_t getCompletionKey() const { return operation_->key; }
-
-  uint64_t sequence = 0;
-
  private:
   ErrorPtr Result() const {
     return ErrorPtr(operation_->work == nullptr ? nullptr : lockstep_work_wait(operation_->work, 0));
   }
 
-  const OperationPtr operation_;
   const bool in_group_;
   std::mutex future_mu_;
   // Guarded by future_mu_.
   c10::intrusive_ptr<Future> future_;
 };
 
-// A collective enqueued on a stream of a device, whose end an event marks. Waiting is the current stream's.
-class DeviceWork : public c10d::Work {
+// A collective that is enqueued on a stream of a device. An event marks its end, and wait() makes the current stream wait for the event.
+class DeviceWork : public OperationWork {
  public:
   // check: throws the communicator's error.
   DeviceWork(OperationPtr operation, const char* title, c10::Stream stream, std::function<void()> check)
-      : c10d::Work(-1, operation->type, title, title == nullptr ? std::nullopt : std::optional(operation->inputs)),
-        operation_(std::move(operation)),
+      : OperationWork(std::move(operation), title),
         stream_(stream),
         event_(stream.device_type()),
         check_(std::move(check)) {
-    operation_->end_of_event = std::move(recordFunctionEndCallback_);
     event_.record(stream);
   }
 
@@ -499,14 +509,8 @@ class DeviceWork : public c10d::Work {
     isCompleted();
     return true;
   }
-  void synchronize() override { wait(kNoTimeout); }
 
-  Tensors result() override {
-    wait(kNoTimeout);
-    return operation_->results;
-  }
-
-  // Its continuations run here, on the stream.
+  // Its continuations run on the thread that adds them, and enqueue on the stream.
   c10::intrusive_ptr<Future> getFuture() override {
     const c10::StreamGuard guard(stream_);
     auto future = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()),
@@ -515,18 +519,7 @@ class DeviceWork : public c10d::Work {
     return future;
   }
 
-  float getDuration() const override {
-    LOCKSTEP_REQUIRE(operation_->duration_ms >= 0, "the operation is not done");
-    return operation_->duration_ms;
-  }
-
-  uint64_t getSequencenumber() const override { return sequence; }
-  uint64_t getCompletionKey() const { return operation_->key; }
-
-  uint64_t sequence = 0;
-
  private:
-  const OperationPtr operation_;
   const c10::Stream stream_;
   c10::Event event_;
   const std::function<void()> check_;
