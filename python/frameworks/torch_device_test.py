@@ -7,14 +7,14 @@ LIBRARY_ON_FAKE_CUDA is //tests:liblockstep_on_fake_cuda.so.
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
 import torch
 import torch.distributed as dist
 
-import lockstep.run
+import lockstep
+import ranks
 from lockstep.torch import library
 
 RANK = int(os.environ.get('RANK', 0))
@@ -67,18 +67,11 @@ class Device(unittest.TestCase):
         self.assertEqual(self.gradient.tolist(), [1, 2.5])
 
 
-def main():
-    if 'LOCKSTEP_RANK' in os.environ:
-        unittest.main()
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder, 'fake_device.so')
+if __name__ == '__main__':
+    if 'FAKE_DEVICE' not in os.environ:
+        out = pathlib.Path(os.environ.get('XDG_CACHE_HOME', tempfile.gettempdir()), 'fake_device.so')
         command = library.command(pathlib.Path(torch.__file__).parent, pathlib.Path(lockstep.__file__).parent, out)
         source = str(pathlib.Path(__file__).with_name('fake_device.cc'))
         subprocess.run([source if word.endswith('backend.cc') else word for word in command], check=True)
-        environment = {**os.environ, 'FAKE_DEVICE': str(out), 'LD_PRELOAD': os.environ['LIBRARY_ON_FAKE_CUDA'], 'OMP_NUM_THREADS': '1'}
-        sys.exit(subprocess.run([lockstep.run.launcher(), '-n', '2', '--foreground', '0', sys.executable, *sys.argv],
-                                env=environment).returncode)
-
-
-if __name__ == '__main__':
-    main()
+        os.environ.update(FAKE_DEVICE=str(out), LD_PRELOAD=os.environ['LIBRARY_ON_FAKE_CUDA'])
+    ranks.main(2)

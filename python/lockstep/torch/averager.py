@@ -87,7 +87,8 @@ class Averager:
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
-        self.skipped = ()  # with find_unused_parameters, the indices of the parameters that the last backward did not use
+        self.skipped = []  # with find_unused_parameters, the indices of the parameters that the last backward did not use
+        self.varied = False  # whether that has differed from backward to backward
         self.awaited = []  # futures for which the end of a backward waits
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
@@ -149,6 +150,7 @@ class Averager:
 
     def _begin(self, task):
         skipped = [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))] if self._find_unused else []
+        self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
         self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
         if self.ends_itself:

@@ -495,6 +495,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             join_uneven_inputs=int(self._join_config.enable),
             **{name.lower(): os.environ.get(name, 'N/A')
                for name in ('MASTER_ADDR', 'MASTER_PORT', 'CUDA_VISIBLE_DEVICES', 'TORCH_DISTRIBUTED_DEBUG')})
+        # To the reducer a parameter that is unused, but has what an earlier pass left in .grad, is used.
+        if found.get('can_set_static_graph'):
+            found['can_set_static_graph'] = not self._averager.varied
         found['error'] = self._error or found.get('error', '')
         found['has_error'] = int(bool(found['error']))
         found.pop('comm_hook', None)
@@ -510,8 +513,7 @@ class _Reducer:
         self._averager, self._communicator = ddp._averager, ddp._communicator
 
     def _ddp_graph_static(self):
-        # The reducer says no until two backward passes were alike.
-        return self._averager.steps < 2 or self._averager.reducer.logging_data().get('can_set_static_graph', True)
+        return not self._averager.varied
 
     def _get_local_used_map(self):
         """Collective: by how many ranks each parameter was used in the last backward pass."""
