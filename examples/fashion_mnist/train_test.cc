@@ -160,7 +160,7 @@ TEST(Train, MicroBatchesAddUpToTheBatch) {
 // Layers are left out by each rank on its own: some gradients come from one rank only, and some from none. An average of
 // a micro-batch is a gradient like another for the next, also where this rank had none.
 TEST(Train, UnusedParametersAreAveragedOverThoseThatUseThem) {
-  const Outcome& unused = Train("--find-unused");
+  const Outcome unused = Train("--find-unused");
   EXPECT_NE(unused.hash, Train("").hash);
   EXPECT_LT(unused.losses.back(), unused.losses.front());
   const std::string forced = "--find-unused --accumulate=4 --sync-strategy=forced_sync";
@@ -169,7 +169,7 @@ TEST(Train, UnusedParametersAreAveragedOverThoseThatUseThem) {
 }
 
 TEST(Train, SharedWeightsFormAStaticGraph) {
-  const Outcome& shared = Train("--static-graph");
+  const Outcome shared = Train("--static-graph");
   EXPECT_NE(shared.hash, Train("").hash) << "another model";
   EXPECT_LT(shared.losses.back(), shared.losses.front());
   ExpectNear("--static-graph --nproc=1", "--static-graph", 1e-4);

@@ -4,6 +4,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -167,6 +168,16 @@ absl::StatusCode CodeOf(int error) {
   }
 }
 
+// dlopen, after which the process handles signals as before. Debian 12's libfabric brings libinfinipath, whose constructor takes the
+// signals of crashes, SIGINT and SIGTERM: then Ctrl-C is no KeyboardInterrupt, and ending a process crashes it.
+void* Open(const std::string& file) {
+  struct sigaction before[32];
+  for (int signal = 1; signal < 32; ++signal) sigaction(signal, nullptr, &before[signal]);
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  for (int signal = 1; signal < 32; ++signal) sigaction(signal, &before[signal], nullptr);
+  return library;
+}
+
 }  // namespace
 
 absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file) {
@@ -174,7 +185,7 @@ absl::StatusOr<OfiApi> LoadOfiLibrary(const std::string& file) {
     return absl::UnavailableError(
         absl::StrCat("no usable libfabric (LOCKSTEP_OFI_LIBRARY may name one): ", file, ": ", why));
   };
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = Open(file);
   if (library == nullptr) {
     const char* const error = dlerror();
     return unavailable(error != nullptr ? error : "dlopen failed");

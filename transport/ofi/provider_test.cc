@@ -6,6 +6,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <signal.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -325,6 +327,28 @@ TEST(OfiLibraryDeathTest, TheVariableNamesIt) {
         std::_Exit(api.ok() ? *Ofi() != *api : !absl::IsUnavailable(api.status()));
       },
       testing::ExitedWithCode(0), "UNAVAILABLE: .*/nowhere/at_all.so");
+}
+
+// In a process where it is not loaded yet.
+TEST(OfiLibraryDeathTest, LeavesTheHandlersOfSignalsAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        signal(SIGINT, SIG_IGN);
+        const auto handlers = [] {
+          std::vector<void (*)(int)> all;
+          struct sigaction one = {};
+          for (const int number : {SIGINT, SIGTERM, SIGSEGV, SIGABRT}) {
+            sigaction(number, nullptr, &one);
+            all.push_back(one.sa_handler);
+          }
+          return all;
+        };
+        const auto before = handlers();
+        const bool loaded = Ofi().ok();
+        std::_Exit(handlers() == before ? 0 : loaded ? 1 : 2);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(OfiLibrary, ErrorsTellWhatToDo) {
