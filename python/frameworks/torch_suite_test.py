@@ -42,6 +42,9 @@ KNOWN_ON_CPU = {
     'test_ddp_device': 'None mismatch: None is not',
     'test_ddp_logging_data_gpu': 'String comparison failed',
 }
+# And at world size 3, where one of two equal models divides by 3 before the sum, and the other behind it. Fail on Gloo, too.
+KNOWN_OF_THREE = dict.fromkeys(('test_ddp_apply_optim_in_backward', 'test_ddp_apply_optim_in_backward_grad_as_bucket_view_false'),
+                               'Tensor-likes are not close')
 
 # And with --wrapper.
 KNOWN_WITH_WRAPPER = {
@@ -62,8 +65,8 @@ KNOWN_WITH_WRAPPER = {
     'test_undefined_grad_parity_unused_parameters': 'None mismatch',
     # skip_all_reduce_unused_params has no effect here.
     'test_skip_all_reduce_unused_parameters': 'Expected 1 but got 2',
-    # Buckets that are planned anew need no broadcast, and their events end on the thread on which they begin.
-    'test_ddp_profiling_torch_profiler': 'AssertionError',
+    # The events of buckets end on the thread on which they begin.
+    'test_ddp_profiling_torch_profiler': 'False is not true',
     # In bucket views, where gradients have addresses, buckets are planned anew only on request.
     'test_different_graph_across_ranks': 'False is not true',
 }
@@ -150,6 +153,7 @@ def load(gate, world_size, backend, wrapper=False):
         os.environ['BACKEND'] = 'gloo'  # skips the tests of a group of ranks 1 and 2
     # Errors come by the result, too; looking for the end of ranks every 0.1 s is half of the time.
     logging.getLogger(common_distributed.__name__).setLevel(logging.CRITICAL)
+    common_distributed.get_timeout = lambda _: 1200  # also where others use the processors
     common_distributed.time = types.SimpleNamespace(**{**vars(time), 'sleep': lambda seconds: time.sleep(seconds / 10)})
 
     class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
@@ -221,7 +225,8 @@ def main():
     if options.wrapper and not options.tests:
         names = sorted(set(names) & uses_ddp(suite))
     result = Result({} if options.baseline else {
-        **KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {}), **(KNOWN_WITH_WRAPPER if options.wrapper else {})})
+        **KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {}), **(KNOWN_OF_THREE if options.world_size == 3 else {}),
+        **(KNOWN_WITH_WRAPPER if options.wrapper else {})})
     began = time.monotonic()
     unittest.TestSuite(map(suite, names)).run(result)
     counts = {outcome: len(found) for outcome, found in result.outcomes.items()}
