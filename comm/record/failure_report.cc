@@ -100,8 +100,10 @@ void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Stat
   {
     MutexLock lock(&LeftMutex());
     Left& left = LeftOfThisProcess();
-    known = left.logged_cause == reason;
-    left.logged_cause = reason;
+    // A program knows that it has aborted its own communicator.
+    const bool own = absl::IsAborted(cause) && GetErrorInfo(cause).failed_rank == place.rank.value();
+    known = own || left.logged_cause == reason;
+    if (!own) left.logged_cause = reason;
     where = Append(&left, place, absl::StrCat(what, ": ", reason, "\nlast collectives, newest last:\n", records, "\n"));
   }
   const std::string line = absl::StrCat(what, ": ", reason, " (flight records: ", where, ")");

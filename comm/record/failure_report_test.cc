@@ -43,13 +43,15 @@ class FailureReportTest : public ::testing::Test {
   const std::string error_file_;
 };
 
-// 20 records and one failure; then the same cause in a second communicator.
+// 20 records and one failure; then the same cause in a second communicator, and a third that the program aborts.
 TEST_F(FailureReportTest, OneLineNamesTheFileOfTheRecords) {
   std::string records;
   for (int i = 1; i <= 20; ++i) absl::StrAppend(&records, "barrier #", i, "\n");
   LogLines log;
   ReportFailure({Rank(1), 4}, "rank 1: communicator failed in barrier #20", absl::AbortedError("rank 2 died"), records);
   ReportFailure({Rank(1), 4}, "rank 1: communicator failed", absl::AbortedError("rank 2 died"), "send #1\n");
+  ReportFailure({Rank(1), 4}, "rank 1: failed", WithFailedRank(absl::AbortedError("rank 1 aborted it"), 1),
+                "send #2\n");
   ASSERT_EQ(log.lines().size(), 1);
   const std::string line = log.lines()[0];
   EXPECT_THAT(line, HasSubstr("rank 1: communicator failed in barrier #20: ABORTED: rank 2 died (flight records: /"));
