@@ -3,6 +3,7 @@ torchrun set (docs/wire_formats.md, "Error file"). lockstep-run prints the trace
 other rank, so that nothing is printed here under it.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -96,6 +97,10 @@ def install():
                 written = True
         except Exception:  # it is printed here instead
             pass
+        if kind is KeyboardInterrupt:
+            # Python 3.13 forgets that it has to end by SIGINT when formatting a traceback runs a string. A string reminds it.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec('raise KeyboardInterrupt')
         if not (written and _launcher_prints(path)):
             usual(kind, error, trace)
     if os.environ.get('TORCHELASTIC_ERROR_FILE'):
