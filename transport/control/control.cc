@@ -388,13 +388,12 @@ absl::Status Check(const ControlOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup setup, Welcomed welcomed,
-                                                           Wakeup wakeup) {
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeClient(ControlChannel::Setup setup, Welcomed welcomed) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddress(welcomed.connection.socket()));
   setup.local_address = local.WithPort(0);
   setup.welcome = std::move(welcomed.welcome);
   setup.options.credentials.secret.reset();
-  auto client = std::make_unique<ControlChannel>(std::move(setup), std::move(welcomed.connection), std::move(wakeup));
+  auto client = std::make_unique<ControlChannel>(std::move(setup), std::move(welcomed.connection));
   const absl::Status started = client->Start(std::move(welcomed.early));
   if (started.ok()) return client;
   client->LeaveBecause(started);
@@ -406,7 +405,6 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   ControlChannel::Setup setup;
   setup.options = options;
   setup.deadline = deadline;
-  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   control::Coordinator::Options coordinator_options;
   coordinator_options.bind_address = options.coordinator_bind_address;
   coordinator_options.size = options.size;
@@ -438,7 +436,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> CreateOfRankZero(const ControlOp
   if (!attempt.welcomed.has_value()) return Annotate(attempt.status, "rank 0 cannot reach its own coordinator");
   setup.store = store;
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> client,
-                            MakeClient(std::move(setup), *std::move(attempt.welcomed), std::move(wakeup)));
+                            MakeClient(std::move(setup), *std::move(attempt.welcomed)));
   // Published once heartbeats flow: asking after an older coordinator may take longer than the peer timeout.
   LOCKSTEP_RETURN_IF_ERROR(Publish(options, store, record, deadline));
   client->SetPublished(std::move(record));
@@ -455,18 +453,12 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> ControlChannel::Create(ControlOp
     if (!channel.ok()) Refuse(options, store, channel.status(), deadline);
     return channel;
   }
-  absl::StatusOr<Wakeup> wakeup = Wakeup::Create();
-  if (!wakeup.ok()) {
-    control::TellFailure(store, control::StoreKey(options.job_id), options.rank, options.size, options.attempt,
-                         /*world=*/0, control::SaidBy(ThisProcess(options.rank), wakeup.status()), deadline);
-    return wakeup.status();
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(Welcomed welcomed, Search(options, store, deadline).Run());
   ControlChannel::Setup setup;
   setup.options = std::move(options);
   setup.store = store;
   setup.deadline = deadline;
-  return MakeClient(std::move(setup), std::move(welcomed), *std::move(wakeup));
+  return MakeClient(std::move(setup), std::move(welcomed));
 }
 
 absl::Status ControlChannel::MeetOther(const ControlOptions& options, Store* store, Deadline deadline) {

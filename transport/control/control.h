@@ -53,7 +53,6 @@
 #include "transport/secure/credentials.h"
 #include "transport/store/store.h"
 #include "transport/transport.h"
-#include "transport/wakeup.h"
 
 namespace lockstep {
 
@@ -212,7 +211,7 @@ class ControlChannel {
     Store* store = nullptr;
     Deadline deadline = Deadline::Infinite();  // of the set-up
   };
-  ControlChannel(Setup setup, control::Connection connection, Wakeup wakeup);
+  ControlChannel(Setup setup, control::Connection connection);
   // For Create: starts the thread. `early` holds the messages that came along with the welcome.
   // REQUIRES  called before anything but Leave
   // ERRORS    RESOURCE_EXHAUSTED  the thread cannot start
@@ -235,8 +234,6 @@ class ControlChannel {
 
   // The thread.
   void Loop(std::vector<control::Message> early);
-  void WaitForInput(Deadline::Clock::time_point until);
-  void SendQueued();
   void ReadFromCoordinator();
   void Handle(control::Message message);
   void SendPong(uint64_t nonce);
@@ -247,10 +244,14 @@ class ControlChannel {
   bool RecordLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Any thread.
+  void Send(const control::Message& message) ABSL_LOCKS_EXCLUDED(mu_);
   void Post(const control::Message& message) ABSL_LOCKS_EXCLUDED(mu_);
   void PostLocked(const control::Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Keeps a report for this rank's own handler, if the coordinator has left or leaves before it answers: nobody announces it then.
   void KeepLocked(ChannelId channel, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool has_kept() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return coordinator_state_ == CoordinatorState::kLeft && !kept_.empty();
+  }
   // The posted messages that answer `request`. The channel's failure otherwise, or DEADLINE_EXCEEDED.
   absl::StatusOr<MessageList> AwaitAnswer(uint64_t request, ChannelId channel, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -279,10 +280,8 @@ class ControlChannel {
   const std::chrono::milliseconds peer_timeout_;  // rank 0's
   const SocketAddress local_address_;
   const uint64_t fork_generation_;
-  const Wakeup wakeup_;
 
   // The thread's own.
-  control::Connection connection_;
   Deadline::Clock::time_point last_heard_;
 
   // Join's own, and Leave's where it was not called.
@@ -293,8 +292,7 @@ class ControlChannel {
 
   Mutex mu_;
   CondVar changed_;
-  std::vector<control::Connection::Frame> queued_ ABSL_GUARDED_BY(mu_);
-  size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  control::Connection connection_ ABSL_GUARDED_BY(mu_);
   std::map<ChannelId, absl::Status> kept_ ABSL_GUARDED_BY(mu_);  // see KeepLocked
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;
   bool exiting_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,6 +1,7 @@
 #include "transport/control/control.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -22,8 +23,6 @@ using control::Message;
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-// What waits for the thread, or for a coordinator that does not read, before further messages are dropped.
-constexpr size_t kQueuedBytesMax = size_t{8} << 20;
 // What Join waits beyond its deadline for the coordinator to say the same to all ranks.
 constexpr milliseconds kVerdictTime(5000);
 constexpr milliseconds kHindranceInterval(250);
@@ -94,7 +93,7 @@ class ExitNotifier {
 
 }  // namespace
 
-ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup)
+ControlChannel::ControlChannel(Setup setup, Connection connection)
     : options_(std::move(setup.options)),
       world_id_(setup.welcome.world),
       world_credentials_{options_.credentials.level, std::move(setup.welcome.secret),
@@ -102,11 +101,10 @@ ControlChannel::ControlChannel(Setup setup, Connection connection, Wakeup wakeup
       peer_timeout_(setup.welcome.peer_timeout_ms),
       local_address_(std::move(setup.local_address)),
       fork_generation_(ForkGeneration()),
-      wakeup_(std::move(wakeup)),
-      connection_(std::move(connection)),
       last_heard_(Clock::now()),
       store_(setup.store),
       setup_deadline_(setup.deadline),
+      connection_(std::move(connection)),
       coordinator_member_(std::move(setup.welcome.coordinator)),
       coordinator_(std::move(setup.coordinator)) {
   ExitNotifier::Get().Add(this);
@@ -133,15 +131,11 @@ void ControlChannel::Post(const Message& message) {
 
 void ControlChannel::PostLocked(const Message& message) {
   if (coordinator_state_ != CoordinatorState::kUp || leaving_) return;
-  Connection::Frame frame = Connection::MakeFrame(message);
-  if (queued_bytes_ + frame->size() > kQueuedBytesMax) {
-    LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped a message of " << frame->size()
-                           << " bytes";
-    return;
+  // What the socket does not take now, the thread sends by the next heartbeat.
+  if (!connection_.Queue(Connection::MakeFrame(message))) {
+    LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped messages";
   }
-  queued_bytes_ += frame->size();
-  queued_.push_back(std::move(frame));
-  wakeup_.Signal();
+  connection_.Flush();
 }
 
 absl::StatusOr<std::vector<Member>> ControlChannel::Join(const Member& self, absl::Span<const AgreedOption> options,
@@ -253,14 +247,14 @@ void ControlChannel::CloseChannel(ChannelId channel, int members, uint64_t start
 
 void ControlChannel::KeepLocked(ChannelId channel, const absl::Status& status) {
   kept_.emplace(channel, status);
-  if (coordinator_state_ == CoordinatorState::kLeft) wakeup_.Signal();
+  changed_.SignalAll();
 }
 
 void ControlChannel::DeliverKept() {
   std::map<ChannelId, absl::Status> kept;
   {
     MutexLock lock(&mu_);
-    if (coordinator_state_ != CoordinatorState::kLeft) return;
+    if (!has_kept()) return;
     kept.swap(kept_);
   }
   for (const auto& [channel, status] : kept) Deliver(channel, status);
@@ -361,13 +355,13 @@ void ControlChannel::Leave() {
     if (const auto reported = kept_.find(kAllChannels); reported != kept_.end()) why = reported->second;
     PostLocked(control::Disconnect{});
     leaving_ = true;
-    wakeup_.Signal();
+    // Wakes the thread, which reads nothing any more.
+    shutdown(connection_.socket(), SHUT_RD);
     changed_.SignalAll();
   }
   thread_.Join();
   if (!forked()) {
-    // The thread's last words, or, where there was none, all of them.
-    SendQueued();
+    MutexLock lock(&mu_);
     connection_.FinishWriting();
   }
   std::vector<int> untold;
@@ -410,60 +404,50 @@ void ControlChannel::Loop(std::vector<Message> early) {
   auto last_iteration = Clock::now();
   auto next_beat = last_iteration;
   for (;;) {
-    SendQueued();
     DeliverKept();
-    bool up;
+    pollfd socket = {-1, POLLIN, 0};
     {
       MutexLock lock(&mu_);
+      while (!leaving_ && coordinator_state_ != CoordinatorState::kUp && !has_kept()) {
+        changed_.WaitUntil(&mu_, Deadline::Infinite());
+      }
       if (leaving_) break;
-      up = coordinator_state_ == CoordinatorState::kUp;
+      if (coordinator_state_ != CoordinatorState::kUp) continue;
+      connection_.Flush();
+      socket.fd = connection_.socket();
+      if (connection_.wants_to_write()) socket.events |= POLLOUT;
     }
-    WaitForInput(up ? next_beat : Clock::time_point::max());
+    const auto left = std::chrono::ceil<milliseconds>(next_beat - Clock::now()).count();
+    poll(&socket, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
     const auto now = Clock::now();
     // We were stopped: the coordinator's silence is our own doing.
     if (now - last_iteration > stall_limit) last_heard_ = now;
     last_iteration = now;
-    if (!up) continue;
     ReadFromCoordinator();
     if (now >= next_beat) {
       next_beat = now + interval;
-      if (!connection_.wants_to_write()) SendPong(0);
+      if ((socket.events & POLLOUT) == 0) SendPong(0);
       if (now - last_heard_ > peer_timeout_) LoseCoordinator(control::SilenceText(peer_timeout_));
     }
   }
 }
 
-void ControlChannel::WaitForInput(Clock::time_point until) {
-  pollfd entries[2] = {{wakeup_.descriptor(), POLLIN, 0}, {connection_.socket(), POLLIN, 0}};
-  int timeout_ms = -1;
-  nfds_t count = 1;
-  if (until != Clock::time_point::max()) {
-    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
-    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1000));
-    count = 2;
-    if (connection_.wants_to_write()) entries[1].events |= POLLOUT;
-  }
-  poll(entries, count, timeout_ms);
-  if (entries[0].revents != 0) wakeup_.Clear();
-}
-
-void ControlChannel::SendQueued() {
-  std::vector<Connection::Frame> frames;
-  {
-    MutexLock lock(&mu_);
-    frames.swap(queued_);
-    queued_bytes_ = 0;
-  }
-  for (Connection::Frame& frame : frames) connection_.Queue(std::move(frame));
-  connection_.Flush();
-}
-
 void ControlChannel::ReadFromCoordinator() {
   std::vector<Message> messages;
-  const Connection::Input input = connection_.Receive(&messages);
-  if (connection_.heard()) last_heard_ = Clock::now();
+  Connection::Input input = Connection::Input::kOpen;
+  {
+    MutexLock lock(&mu_);
+    if (leaving_) return;
+    input = connection_.Receive(&messages);
+    if (connection_.heard()) last_heard_ = Clock::now();
+  }
   for (Message& message : messages) Handle(std::move(message));
   if (input != Connection::Input::kOpen) LoseCoordinator(control::EndText(input));
+}
+
+void ControlChannel::Send(const Message& message) {
+  MutexLock lock(&mu_);
+  connection_.Send(message);
 }
 
 void ControlChannel::Handle(Message message) {
@@ -477,7 +461,7 @@ void ControlChannel::Handle(Message message) {
   if (const auto* ask = std::get_if<control::Ask>(&message)) {
     control::Called called{ask->channel, ask->sequence, ""};
     if (options_.called != nullptr) called.text = options_.called(ask->channel, ask->sequence);
-    connection_.Send(std::move(called));
+    Send(called);
     return;
   }
   MutexLock lock(&mu_);
@@ -512,7 +496,7 @@ void ControlChannel::SendPong(uint64_t nonce) {
   pong.nonce = nonce;
   if (options_.progress != nullptr) pong.progress = options_.progress();
   if (pong.progress.size() > kChannelsPerPong) pong.progress.resize(kChannelsPerPong);
-  connection_.Send(pong);
+  Send(pong);
 }
 
 void ControlChannel::LoseCoordinator(absl::string_view how) {
@@ -532,7 +516,7 @@ void ControlChannel::LoseCoordinator(absl::string_view how) {
     changed_.SignalAll();
   }
   // If rank 0 is only stopped it finds this when it wakes up, and says what everybody else says.
-  connection_.Send(control::Report{kAllChannels, control::kNoRank, status});
+  Send(control::Report{kAllChannels, control::kNoRank, status});
   if (news && options_.on_failure != nullptr) options_.on_failure(Failure{kAllChannels, status});
 }
 

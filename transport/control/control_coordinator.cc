@@ -24,7 +24,6 @@
 #include "transport/net/epoll.h"
 #include "transport/secure/channel.h"
 #include "transport/secure/half_open.h"
-#include "transport/wakeup.h"
 
 namespace lockstep {
 namespace control {
@@ -61,12 +60,11 @@ struct Peer {
 
 class CoordinatorThread final : public Coordinator, private World::Output {
  public:
-  CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll, Wakeup wakeup);
+  CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll);
   ~CoordinatorThread() override;
 
   absl::Status Run() {
     LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_));
-    LOCKSTEP_RETURN_IF_ERROR(EpollControl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.descriptor(), EPOLLIN, nullptr));
     return thread_.Start("lockstep-coord", [this] { Loop(); });
   }
 
@@ -105,9 +103,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       bool accept = false;
       for (int i = 0; i < ready; ++i) {
         void* const source = events[i].data.ptr;
-        if (source == nullptr) {
-          wakeup_.Clear();
-        } else if (source == &peers_) {
+        if (source == &peers_) {
           accept = true;
         } else {
           Peer* const peer = static_cast<Peer*>(source);
@@ -116,7 +112,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         }
       }
       // After whatever has arrived in time was read.
-      if (accept) AcceptSome(now);
+      if (accept && !stopping_.load(std::memory_order_relaxed)) AcceptSome(now);
       while (const absl::optional<uint64_t> id = half_open_.Expired(now)) Drop(*id, Refusal::kSilent);
       world_.Tick(now);
       if (now >= next_beat_) Beat(now, ready < kEventsPerIteration);
@@ -150,7 +146,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
         if (const absl::optional<uint64_t> id = half_open_.ToEvict(now)) return Drop(*id, Refusal::kCrowded);
         // Until the next heartbeat the listener is left alone: the connection that waits there would keep this loop spinning.
         LOCKSTEP_LOG(kWarning) << "coordinator " << address_.ToString() << ": " << cause.message();
-        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+        (void)EpollControl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), 0, &peers_);
         // What lasts from one heartbeat to the next keeps ranks out that would wait, and be waited for, until a deadline.
         if (!was_accepting_) FailSetup(cause);
         accepting_ = was_accepting_ = false;
@@ -271,7 +267,9 @@ class CoordinatorThread final : public Coordinator, private World::Output {
     }
     world_.Fail(why);
     // Resets the connections that wait to be accepted: their ranks look for the reason in the store, where rank 0 leaves it for a while.
-    if (!world_.has_formed()) listener_.reset();
+    if (world_.has_formed()) return;
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+    shutdown(listener_.get(), SHUT_RDWR);
   }
 
   void Close(Peer* peer) {
@@ -290,7 +288,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       was_accepting_ = true;
     } else {
       accepting_ = true;
-      (void)EpollControl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, &peers_);
+      (void)EpollControl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, &peers_);
     }
     const Connection::Frame heartbeat = Connection::MakeFrame(Ping{0});
     for (const auto& peer : peers_) {
@@ -369,9 +367,10 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   // Constant after construction.
   const Options options_;
   const milliseconds interval_;
+  const uint64_t fork_generation_ = ForkGeneration();
+  const UniqueFd listener_;  // shut down if the set-up fails for want of descriptors, and to wake the thread at the end
   const SocketAddress address_;
   const UniqueFd epoll_;
-  const Wakeup wakeup_;
   Refusals refusals_;  // thread-safe
 
   // Relaxed: the thread looks at it in every iteration, and nothing else is handed over with it.
@@ -382,7 +381,6 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 
   // The thread's own.
-  UniqueFd listener_;  // closed if the set-up fails because no connection can be accepted
   World world_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in the order in which they came, which is that of their IDs
   std::vector<Peer*> by_rank_;                // null without an open connection
@@ -396,16 +394,14 @@ class CoordinatorThread final : public Coordinator, private World::Output {
   Thread thread_;
 };
 
-CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll,
-                                     Wakeup wakeup)
+CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const SocketAddress& address, UniqueFd epoll)
     : options_(std::move(options)),
       interval_(HeartbeatInterval(options_.peer_timeout)),
+      listener_(std::move(listener)),
       address_(address),
       epoll_(std::move(epoll)),
-      wakeup_(std::move(wakeup)),
       refusals_(absl::StrCat("coordinator ", address_.ToString())),
       told_(options_.size),
-      listener_(std::move(listener)),
       world_({options_.size, options_.job_id, options_.world_id, interval_ + kAnswerTime, options_.why_missing}, this,
              Clock::now()),
       by_rank_(options_.size, nullptr),
@@ -416,7 +412,7 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
 
 CoordinatorThread::~CoordinatorThread() {
   stopping_.store(true, std::memory_order_relaxed);
-  wakeup_.Signal();
+  if (fork_generation_ == ForkGeneration()) shutdown(listener_.get(), SHUT_RDWR);
   thread_.Join();
 }
 
@@ -440,9 +436,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(Options options)
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.bind_address));
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
-  LOCKSTEP_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
-  auto coordinator = std::make_unique<CoordinatorThread>(std::move(options), std::move(listener), address,
-                                                         std::move(epoll), std::move(wakeup));
+  auto coordinator =
+      std::make_unique<CoordinatorThread>(std::move(options), std::move(listener), address, std::move(epoll));
   LOCKSTEP_RETURN_IF_ERROR(coordinator->Run());
   return coordinator;
 }
