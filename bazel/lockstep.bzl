@@ -86,8 +86,27 @@ def _check_rooms(package, deps):
                 if (room + "/").startswith(layer + "/") and rooms.index(room[len(layer) + 1:]) > place:
                     fail("%s may not use %s: the rooms of %s are, from the lowest, %s (bazel/lockstep.bzl)" % (package, dep, layer, rooms))
 
+# //base comes first in the deps of every library and test, and //base:testing and the folder's own library in those of every test.
+# BUILD files do not name them.
+def _with_base(deps):
+    return deps if native.package_name() == "base" else ["//base"] + deps
+
+def _folder():
+    return native.package_name().split("/")[-1]
+
+def _with_own(deps):
+    own = native.existing_rule(_folder())
+    return [":" + _folder()] + _with_base(deps) if own and own["kind"] == "cc_library" else _with_base(deps)
+
+def _test_deps(deps):
+    return _with_own(["//base:testing"] + deps + _ABSEIL + ["@com_google_googletest//:gtest"])
+
 def _in(folders, patterns):
     return [folder + pattern for folder in [""] + [name + "/" for name in folders] for pattern in patterns]
+
+# A flag's type is known by the address of a symbol, which must be the same here and in Abseil's shared library.
+def _visible(deps):
+    return ["-fvisibility=default"] if [dep for dep in deps if "//absl/flags:" in dep] else []
 
 def lockstep_cc_library(copts = [], features = [], deps = [], **kwargs):
     # linkstatic: nobody loads a library of a folder by itself.
@@ -100,24 +119,42 @@ def lockstep_cc_library(copts = [], features = [], deps = [], **kwargs):
     )
 
 def lockstep_cc_binary(copts = [], features = [], deps = [], **kwargs):
-    native.cc_binary(copts = LOCKSTEP_COPTS + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
+    native.cc_binary(copts = LOCKSTEP_COPTS + _visible(deps) + copts, features = _FEATURES + features, deps = deps + _ABSEIL, **kwargs)
 
-def lockstep_cc_test(deps = [], copts = [], features = [], size = "small", **kwargs):
+def lockstep_cc_test(name, srcs = None, deps = [], copts = [], features = [], size = "small", tags = [], **kwargs):
+    """A test.
+
+    Args:
+      name: the target.
+      srcs: NAME.cc by default. []: the deps have its objects (lockstep_cc_test_objects).
+      deps: what it includes, but its folder's library, //base, //base:testing and GoogleTest.
+      copts: more flags of the compiler.
+      features: more features.
+      size: as Bazel's. A small test with processes has five minutes: it takes seconds, except under sanitizers on a busy machine.
+      tags: "multiprocess" if it starts processes.
+      **kwargs: passed on to cc_test.
+    """
+    if size == "small" and "multiprocess" in tags:
+        kwargs = dict({"timeout": "moderate"}, **kwargs)
+    srcs = [name + ".cc"] if srcs == None else srcs
     native.cc_test(
+        name = name,
         size = size,
+        srcs = srcs,
+        tags = tags,
         copts = LOCKSTEP_COPTS + copts,
         features = _FEATURES + features,
-        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest", "@com_google_googletest//:gtest_main"],
+        deps = (_test_deps(deps) if srcs else deps) + ["@com_google_googletest//:gtest_main"],
         **kwargs
     )
 
-def lockstep_cc_test_objects(name, srcs, deps, copts = [], **kwargs):
+def lockstep_cc_test_objects(name, srcs, deps = [], copts = [], **kwargs):
     """Sources of tests that several tests of a package link, compiled once.
 
     Args:
-      name: the target; it stands in the tests' deps, and they have no srcs.
+      name: the target; it stands in the tests' deps, and their srcs are [].
       srcs: *_test.cc.
-      deps: what they include, but GoogleTest.
+      deps: as of lockstep_cc_test.
       copts: more flags of the compiler.
       **kwargs: passed on to cc_library.
     """
@@ -129,16 +166,16 @@ def lockstep_cc_test_objects(name, srcs, deps, copts = [], **kwargs):
         features = _FEATURES,
         linkstatic = True,
         alwayslink = True,
-        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest"],
+        deps = _test_deps(deps),
         **kwargs
     )
 
-def lockstep_gpu_test(name, deps, copts = [], tags = [], **kwargs):
+def lockstep_gpu_test(name, deps = [], copts = [], tags = [], **kwargs):
     """A test that skips without a GPU. //tools/gpu_tests joins all of these in one program, to be carried to a machine that has one.
 
     Args:
       name: the target, and its source without .cc.
-      deps: what it includes, but GoogleTest.
+      deps: as of lockstep_cc_test.
       copts: more flags of the compiler.
       tags: more tags.
       **kwargs: passed on to lockstep_cc_test.
@@ -150,7 +187,7 @@ def lockstep_gpu_test(name, deps, copts = [], tags = [], **kwargs):
         visibility = ["//tools/gpu_tests:__pkg__"],
         deps = deps,
     )
-    lockstep_cc_test(name = name, tags = tags + ["gpu"], deps = [":%s_objects" % name], **kwargs)
+    lockstep_cc_test(name = name, srcs = [], tags = tags + ["gpu"], deps = [":%s_objects" % name], **kwargs)
 
 _TRANSPORTS = {
     "default": {},  # what is best here, shared memory
@@ -170,7 +207,7 @@ def lockstep_test_over_transports(name, deps, over = _TRANSPORTS.keys(), **kwarg
 
     Args:
       name: the source, and the target that runs it over what is best here.
-      deps: what it includes, but GoogleTest.
+      deps: as of lockstep_cc_test.
       over: transports.
       **kwargs: passed on to lockstep_cc_test.
     """
@@ -178,47 +215,53 @@ def lockstep_test_over_transports(name, deps, over = _TRANSPORTS.keys(), **kwarg
     for transport in over:
         lockstep_cc_test(
             name = name if transport == "default" else name + "_over_" + transport,
+            srcs = [],
             deps = [":%s_objects" % name],
             data = ["//transport/ofi:lsan_suppressions"],
             env = dict(LEAKS_OF_LIBFABRIC, **_TRANSPORTS[transport]),
             **kwargs
         )
 
-def lockstep_library(name, exclude = [], folders = [], deps = [], **kwargs):
+def lockstep_library(name = None, exclude = [], folders = [], deps = [], copts = [], **kwargs):
     """The library of a folder: its sources and headers, but tests, programs and what is made for tests.
 
     Args:
-      name: the target, named like the folder.
+      name: the target, by default named like the folder.
       exclude: patterns of files that belong to other targets.
       folders: folders below this one whose files belong to it; they have no BUILD file.
-      deps: what it includes, of its own layer from lower rooms alone.
+      deps: what it includes but //base, of its own layer from lower rooms alone.
+      copts: more flags of the compiler.
       **kwargs: passed on to lockstep_cc_library.
     """
     _check_rooms(native.package_name(), deps)
     others = _in(folders, _TESTING + _PROGRAMS) + exclude
     lockstep_cc_library(
-        name = name,
+        name = name or _folder(),
         srcs = native.glob(_in(folders, ["*.cc"]), exclude = others),
         hdrs = native.glob(_in(folders, ["*.h", "*.inc"]), exclude = others),
-        deps = deps,
+        copts = _visible(deps) + copts,
+        deps = _with_base(deps),
         **kwargs
     )
 
-def lockstep_testing_library(name = "testing", exclude = [], deps = [], **kwargs):
+def lockstep_testing_library(name = "testing", files = None, exclude = [], deps = [], **kwargs):
     """What a folder has for tests, its own and others': fakes, fixtures, conformance suites.
 
     Args:
       name: the target.
+      files: patterns of its files. By default those that belong to no library by their names, or, with another name, NAME.*.
       exclude: patterns of files that belong to other targets.
-      deps: what they include, but GoogleTest.
+      deps: what they include, but the folder's library, //base and GoogleTest.
       **kwargs: passed on to lockstep_cc_library.
     """
+    if files == None:
+        files = _TESTING if name == "testing" else [name + ".*"]
     lockstep_cc_library(
         name = name,
         testonly = True,
-        srcs = native.glob(_TESTING, exclude = _PROGRAMS + ["*.h", "*.cu"] + exclude),
-        hdrs = native.glob(_TESTING, exclude = _PROGRAMS + ["*.cc", "*.cu"] + exclude),
-        deps = deps + ["@com_google_googletest//:gtest"],
+        srcs = native.glob(files, exclude = _PROGRAMS + ["*.h", "*.cu"] + exclude),
+        hdrs = native.glob(files, exclude = _PROGRAMS + ["*.cc", "*.cu"] + exclude),
+        deps = _with_own(deps) + ["@com_google_googletest//:gtest"],
         **kwargs
     )
 
@@ -228,7 +271,7 @@ def lockstep_unit_tests(name = "unit_tests", folders = [], size = "medium", **kw
     Args:
       name: the target.
       folders: as in lockstep_library.
-      size: seconds, but for sanitizers on a busy machine.
+      size: seconds, except under sanitizers on a busy machine.
       **kwargs: passed on to lockstep_cc_test.
     """
     apart = []
@@ -253,13 +296,14 @@ def lockstep_test_on_fake_device(test, one_queue = False, filter = "*", **kwargs
     )
 
 def lockstep_cc_benchmark(name, deps = [], copts = [], features = [], tags = [], **kwargs):
-    """A Google Benchmark program: run it with `bazel run -c opt`; it never runs as a test."""
+    """A Google Benchmark program, NAME.cc, with deps as of a test: run it with `bazel run -c opt`; it never runs as a test."""
     native.cc_binary(
         name = name,
         testonly = True,
+        srcs = [name + ".cc"],
         copts = LOCKSTEP_COPTS + copts,
         features = _FEATURES + features,
         tags = tags + ["benchmark"],
-        deps = deps + _ABSEIL + ["@com_github_google_benchmark//:benchmark_main"],
+        deps = _test_deps(deps) + ["@com_github_google_benchmark//:benchmark_main"],
         **kwargs
     )

@@ -19,6 +19,7 @@ def lockstep_fuzz_target(name, deps, tags = []):
     )
     lockstep_cc_test(
         name = name + "_corpus_test",
+        srcs = [],
         args = ["tests/fuzz/corpus/" + name],
         data = native.glob(["corpus/%s/*" % name]),
         tags = tags,
