@@ -3,8 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace lockstep {
-namespace internal {
+namespace lockstep::internal {
 
 CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
   stream_ << file << ":" << line << ": check failed: " << condition << " ";
@@ -15,5 +14,4 @@ CheckFailure::~CheckFailure() {
   std::abort();
 }
 
-}  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::internal

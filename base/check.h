@@ -9,8 +9,7 @@
 
 #include <sstream>
 
-namespace lockstep {
-namespace internal {
+namespace lockstep::internal {
 
 // Collects the streamed text; its destructor prints and aborts.
 class CheckFailure {
@@ -29,8 +28,7 @@ struct Voidify {
   void operator&(std::ostream&) {}
 };
 
-}  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::internal
 
 #define LOCKSTEP_CHECK(condition)                     \
   (__builtin_expect(static_cast<bool>(condition), 1)) \

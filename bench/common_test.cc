@@ -16,8 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using ::testing::Each;
@@ -186,5 +185,4 @@ TEST(ModelTable, ListsTheKnownModels) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

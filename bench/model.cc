@@ -7,8 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 // Adds layers in the order of definition.
@@ -183,5 +182,4 @@ absl::StatusOr<ModelTable> FindModel(absl::string_view name) {
       absl::StrCat("no model '", name, "'; known are resnet50, bert_base, bert_large, gpt2_small, mlp, tensors64"));
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -20,8 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 struct ModelParameter {
   std::string name;
@@ -46,7 +45,6 @@ struct ModelTable {
 // INVALID_ARGUMENT lists the known models.
 absl::StatusOr<ModelTable> FindModel(absl::string_view name);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_MODEL_H_

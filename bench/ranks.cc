@@ -23,8 +23,7 @@
 #include "comm/plan/collectives.h"
 #include "launch/launcher.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr int64_t kIterationsMin = 2;
@@ -156,5 +155,4 @@ absl::StatusOr<double> TimeRound(const ProcessGroup& group, int64_t iterations, 
   return group.Largest(SecondsSince(begin) / static_cast<double>(iterations));
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -16,8 +16,7 @@
 #include "comm/communicator.h"
 #include "comm/world/world.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // Exit statuses.
 inline constexpr int kFailed = 1;
@@ -105,7 +104,6 @@ absl::StatusOr<int64_t> WarmUp(const ProcessGroup& group, const MeasureOptions& 
 // Seconds per call in one round, equal on all ranks.
 absl::StatusOr<double> TimeRound(const ProcessGroup& group, int64_t iterations, Calls calls);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_RANKS_H_

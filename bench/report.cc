@@ -19,8 +19,7 @@
 #include "base/status.h"
 #include "capi/lockstep.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr char kUnknown[] = "unknown";
@@ -226,5 +225,4 @@ absl::StatusOr<std::vector<int64_t>> SweepSizes(absl::string_view begin, absl::s
   return sizes;
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -21,8 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 using Json = nlohmann::ordered_json;
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -96,7 +95,6 @@ absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
 // for a factor below 2.
 absl::StatusOr<std::vector<int64_t>> SweepSizes(absl::string_view begin, absl::string_view end, int64_t factor);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_REPORT_H_

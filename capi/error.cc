@@ -18,8 +18,7 @@ struct lockstep_error {
   lockstep::ErrorInfo info;
 };
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 namespace {
 
 // absl's codes are gRPC's, as ours are, but for two that we never use.
@@ -121,8 +120,7 @@ absl::Status CheckNotForked(uint64_t fork_generation, const char* handle) {
       absl::StrCat("this ", handle, " was made before fork() and cannot be used in the child, which may make its own"));
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 lockstep_code lockstep_error_code(const lockstep_error* error) { return error == nullptr ? LOCKSTEP_OK : error->code; }
 

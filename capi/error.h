@@ -11,8 +11,7 @@
 #include "absl/status/statusor.h"
 #include "capi/lockstep.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // NULL for OK; else a new error, or a static one when there is no memory for it.
 lockstep_error* ToError(const absl::Status& status);
@@ -80,7 +79,6 @@ absl::Status WriteStruct(const Struct& filled, const char* name, Struct* out) {
   return absl::OkStatus();
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 #endif  // CAPI_ERROR_H_

@@ -25,8 +25,7 @@
 #include "reducer/reducer.h"
 #include "transport/store/store.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // A context of the embedder. Its destructor releases it, after the library's last call with it.
 class Context {
@@ -48,8 +47,7 @@ class Context {
   lockstep_release release_ = nullptr;
 };
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 struct lockstep_store {
   uint64_t fork_generation = lockstep::ForkGeneration();
@@ -120,8 +118,7 @@ struct lockstep_fresh_buffers {
   lockstep::FreshBuffers buffers;
 };
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // Destroys a handle. Does nothing in a forked child, where the destructors would wait for threads that do not exist.
 template <typename Handle>
@@ -165,7 +162,6 @@ inline absl::StatusOr<Stream*> FindStream(lockstep_reducer& reducer, const locks
   return reducer.streams.Find(stream, reducer.reducer->device());
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 #endif  // CAPI_HANDLES_H_

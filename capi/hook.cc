@@ -121,8 +121,7 @@ lockstep_tensor VectorAt(const lockstep::HookBucket& bucket, size_t offset, cons
 
 }  // namespace
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
                                                            const std::shared_ptr<World>* world) {
@@ -168,8 +167,7 @@ absl::Status EnqueueForHook(lockstep_hook_bucket* handle, const lockstep_stream*
   return bucket->communicator->Enqueue(request, on, std::move(done));
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 size_t lockstep_hook_bucket_index(const lockstep_hook_bucket* bucket) {
   return bucket == nullptr ? 0 : bucket->bucket->index;

@@ -12,8 +12,7 @@
 #include "comm/world/world.h"
 #include "reducer/pipeline/comm_hook.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // The hook of options with LOCKSTEP_HOOK_CALLBACK. *world is the world of the reducer's present communicator, for subgroups that the
 // hook makes; `world` outlives the hook.
@@ -25,7 +24,6 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
 // ERRORS  FAILED_PRECONDITION  `stream` is not the one that hook_issue was given, or this is not its thread, or it has returned
 absl::Status EnqueueForHook(lockstep_hook_bucket* bucket, const lockstep_stream* stream, CollectiveRequest request);
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 #endif  // CAPI_HOOK_H_

@@ -19,8 +19,7 @@
 #include "reducer/pipeline/comm_hook.h"
 #include "reducer/plan/bucket_plan.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 namespace {
 
 static_assert(static_cast<int>(Average::kNone) == LOCKSTEP_AVERAGING_NONE, "");
@@ -213,5 +212,4 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   return options;
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi

@@ -13,8 +13,7 @@
 #include "reducer/plan/parameter.h"
 #include "reducer/reducer.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // Errors name the parameter.
 absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count);
@@ -23,7 +22,6 @@ absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* pa
 absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,
                                                 const std::shared_ptr<World>* world);
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 #endif  // CAPI_REDUCER_OPTIONS_H_

@@ -9,8 +9,7 @@
 #include "base/status.h"
 #include "capi/error.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 absl::StatusOr<DType> ToDType(lockstep_dtype dtype) {
   if (dtype == 0) return absl::InvalidArgumentError("dtype is not set");
@@ -116,8 +115,7 @@ lockstep_stream ToStream(const Stream& stream) {
   return given;
 }
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 size_t lockstep_dtype_size(lockstep_dtype dtype) {
   const absl::StatusOr<lockstep::DType> known = lockstep::capi::ToDType(dtype);

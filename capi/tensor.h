@@ -18,8 +18,7 @@
 #include "base/types/reduce_op.h"
 #include "capi/lockstep.h"
 
-namespace lockstep {
-namespace capi {
+namespace lockstep::capi {
 
 // Errors name the argument.
 absl::StatusOr<TensorView> ToTensorView(const lockstep_tensor* tensor, const char* name);
@@ -58,7 +57,6 @@ class Streams {
 // The stream for the embedder. Its handle is the device's own or, for a stream of the host, which only a hook gets, our Stream*.
 lockstep_stream ToStream(const Stream& stream);
 
-}  // namespace capi
-}  // namespace lockstep
+}  // namespace lockstep::capi
 
 #endif  // CAPI_TENSOR_H_

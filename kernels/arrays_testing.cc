@@ -6,8 +6,7 @@
 
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 constexpr uint8_t kPattern = 0xA5;
@@ -86,5 +85,4 @@ bool GuardedBytes::GuardsIntact() const {
          std::all_of(static_cast<const uint8_t*>(data_) + bytes_, begin + storage_.size(), is_pattern);
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -10,8 +10,7 @@
 
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // Codes of a dtype (of a complex one's part) that kernels get wrong: zeros, the ends of the subnormals, one and its
 // neighbours, the largest finite, infinities, NaNs of both signs with several payloads; for integers the ends of the
@@ -45,7 +44,6 @@ class GuardedBytes {
   uint8_t* const data_;
 };
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_ARRAYS_TESTING_H_

@@ -15,8 +15,7 @@
 #include "base/device/tensor_view.h"
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // A range of a flat array, in elements, and the tensor that belongs there.
 struct BucketPiece {
@@ -63,7 +62,6 @@ class BucketKernels {
   BucketKernels() = default;
 };
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_BUCKET_KERNELS_H_

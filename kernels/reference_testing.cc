@@ -6,8 +6,7 @@
 
 #include "base/check.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 template <typename T>
@@ -251,5 +250,4 @@ void ReferenceCast(DType to, void* target, DType from, const void* source, size_
   }
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -12,8 +12,7 @@
 #include "base/types/dtype.h"
 #include "base/types/reduce_op.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // The value of one code of a float dtype. Exact.
 double ReferenceDecode(DType dtype, uint64_t code);
@@ -29,7 +28,6 @@ void ReferenceScale(DType dtype, void* target, const void* source, size_t count,
 void ReferenceDivideTowardZero(DType dtype, void* data, size_t count, int64_t divisor);
 void ReferenceCast(DType to, void* target, DType from, const void* source, size_t count, double factor);
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_REFERENCE_TESTING_H_

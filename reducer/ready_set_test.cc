@@ -6,8 +6,7 @@
 #include "absl/types/optional.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 using ::testing::EndsWith;
@@ -276,5 +275,4 @@ TEST(ReadySet, TellsWhetherAStaticGraphWouldDo) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

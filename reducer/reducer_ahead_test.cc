@@ -14,8 +14,7 @@
 #include "tests/fake_cuda_kernels.h"
 #include "tests/gate.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // Holds up the copies of the first step's averages until a gradient of another step is copied in, or has not been for a while.
@@ -154,5 +153,4 @@ TEST_F(ReducerAhead, MemoryOfTheHostIsNoGradientOfADevice) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

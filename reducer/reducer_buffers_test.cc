@@ -7,8 +7,7 @@
 #include "reducer/buffers/buffers.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 using When = BufferOptions::When;
@@ -201,5 +200,4 @@ TEST(ReducerBuffers, ThatDifferAreRefusedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

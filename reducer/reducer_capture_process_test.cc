@@ -17,8 +17,7 @@
 #include "tests/process_worlds.h"
 #include "tests/processes.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 LOCKSTEP_RANK_FUNCTION(CapturesAndReplays) {
@@ -51,5 +50,4 @@ TEST_P(ReducerCaptureProcess, ReplaysAverageWhatGradientsAreThen) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

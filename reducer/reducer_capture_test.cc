@@ -17,8 +17,7 @@
 #include "reducer/reducer_capture_testing.h"
 #include "tests/fake_cuda_kernels.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 using ::testing::StartsWith;
@@ -359,5 +358,4 @@ TEST_F(ReducerCapture, AFailedCommunicatorIsToldByTheCheck) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

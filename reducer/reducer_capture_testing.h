@@ -9,8 +9,7 @@
 #include "base/device/cuda/cuda_graph_testing.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 // A worker that trains in one stream: the embedder's.
 class CapturingRank : public Worker {
@@ -118,7 +117,6 @@ inline void CaptureAndReplay(Communicator& communicator, const ReducerOptions& o
   EXPECT_EQ(DestroyGraph(another), 0);
 }
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // REDUCER_REDUCER_CAPTURE_TESTING_H_

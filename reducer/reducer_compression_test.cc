@@ -13,8 +13,7 @@
 #include "comm/record/signature.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 class Compression : public ::testing::TestWithParam<std::tuple<int, DType>> {
@@ -118,5 +117,4 @@ TEST_P(Compression, SendsHalfTheBytes) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -14,8 +14,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/noting_communicator.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 Deadline Soon() { return Deadline::AfterMs(15000); }
@@ -430,5 +429,4 @@ TEST(ReducerFailure, ALateRankIsADeadlineExceededOnTheOther) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -12,8 +12,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/worlds.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr size_t kBuckets = 4;
@@ -227,5 +226,4 @@ TEST_F(HookFailureTest, HooksThatDifferAreFoundAtTheStart) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -12,8 +12,7 @@
 #include "reducer/pipeline/accelerator.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr std::chrono::seconds kLong{20};
@@ -194,5 +193,4 @@ TEST(HookBuckets, SayWhatTheyAre) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -25,8 +25,7 @@
 #include "tests/ranks.h"
 #include "tests/worlds.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 struct Way {
@@ -180,5 +179,4 @@ TEST(InPlace, HasTheBitsOfCopiesInSharedMemory) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

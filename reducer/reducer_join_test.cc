@@ -7,8 +7,7 @@
 
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int kElements = 16;
@@ -230,5 +229,4 @@ TEST(ChangeOfCommunicator, KeepsWhatHasAccumulatedInBucketViews) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -19,8 +19,7 @@
 #include "reducer/sparse/sparse_all_gather.h"
 #include "reducer/sparse/sparse_gradient.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // ---- The ways.
@@ -524,5 +523,4 @@ TEST_P(Matrix, EveryWayIsThatOfOneProcessOrIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

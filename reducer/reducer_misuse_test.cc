@@ -12,8 +12,7 @@
 #include "tests/gate.h"
 #include "tests/noting_communicator.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // A reducer of one rank and its gradients; at the end of a test it can still step.
@@ -418,5 +417,4 @@ TEST(ReducerCreate, TellsWhatMemoryIsNeededAndLeft) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

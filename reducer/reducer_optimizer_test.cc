@@ -9,8 +9,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/gate.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int kElements = 10;
@@ -273,5 +272,4 @@ TEST(OptimizerPerBucket, ThatFailsEarlierIsToldToAllOrToNobody) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

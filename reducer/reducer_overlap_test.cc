@@ -12,8 +12,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/test_device.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -275,5 +274,4 @@ TEST_P(ReducerOverlap, MixesGradientsOfSeveralStreamsWithThoseReadyNow) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -6,8 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 TransportCommunicatorOptions Deterministic() {
@@ -92,5 +91,4 @@ TEST(ImportedPlan, ThatCannotBeIsAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

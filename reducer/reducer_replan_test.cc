@@ -9,8 +9,7 @@
 #include "base/log_testing.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // A worker that notes the plan of each of its steps.
@@ -278,5 +277,4 @@ TEST(ReplanFailures, OfOneRankAloneDoNotKeepItBehind) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -5,8 +5,7 @@
 
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int64_t kRows = 50;
@@ -121,5 +120,4 @@ TEST(SparseGradients, ThatAreMissingAreAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -6,8 +6,7 @@
 #include "base/types/bfloat16.h"
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int kCount = 500;
@@ -150,5 +149,4 @@ TEST(TargetErrors, AreRefusedAndTheGradientMayBeMarkedAgain) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -16,8 +16,7 @@
 #include "tests/noting_communicator.h"
 #include "tests/worlds.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // Small, so that a small model has several buckets of every dtype.
@@ -341,5 +340,4 @@ TEST(Reducer, RecordsTheTimesOfAStepInTheirOrder) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

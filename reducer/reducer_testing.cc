@@ -10,8 +10,7 @@
 #include "kernels/cpu/flatten.h"
 #include "reducer/pipeline/accelerator.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr char kBetweenElements = 0x5A;
@@ -363,5 +362,4 @@ int StepUntil(const Reducer& reducer, int64_t version, int step, const std::func
   return step;
 }
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

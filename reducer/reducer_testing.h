@@ -24,8 +24,7 @@
 #include "reducer/plan/plan_testing.h"
 #include "reducer/reducer.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 // `count` elements on the test's device.
 TensorView VectorView(void* data, DType dtype, int64_t count);
@@ -216,7 +215,6 @@ Order Zigzag(size_t count);
 // returns whether it went well. Returns the number of the next one.
 int StepUntil(const Reducer& reducer, int64_t version, int step, const std::function<absl::Status(int step)>& run);
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // REDUCER_REDUCER_TESTING_H_

@@ -6,8 +6,7 @@
 
 #include "reducer/reducer_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int kElements = 20;
@@ -228,5 +227,4 @@ TEST(DelayedParameters, KeepTheirDTypes) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

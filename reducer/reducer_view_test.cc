@@ -9,8 +9,7 @@
 #include "tests/gate.h"
 #include "tests/test_device.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 ReducerOptions Views(std::vector<size_t> caps = {64, 500}) {
@@ -323,5 +322,4 @@ TEST(BucketViews, OfUnusedParametersAreTakenBehindTheStreamOfTheBackward) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

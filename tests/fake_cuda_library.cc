@@ -16,8 +16,7 @@ FakeCuda* const fake_cuda = new FakeCuda;
 
 }  // namespace
 
-namespace kernels {
-namespace cuda {
+namespace kernels::cuda {
 namespace {
 
 using HostKernel = std::function<void()> (*)(uint32_t blocks, const void* arguments);
@@ -58,8 +57,7 @@ int LaunchKernel(KernelFunction kernel, uint32_t blocks, const void* arguments, 
 
 int LoadKernels() { return kCudaSuccess; }
 
-}  // namespace cuda
-}  // namespace kernels
+}  // namespace kernels::cuda
 }  // namespace lockstep
 
 // cudaStreamQuery of the fake. That it is there also tells that this is one.

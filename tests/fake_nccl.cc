@@ -21,8 +21,7 @@
 #include "base/types/reduce_op.h"
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace nccl {
+namespace lockstep::nccl {
 
 // ---- What calls do with memory.
 
@@ -647,5 +646,4 @@ LOCKSTEP_EXPORT Result ncclCommDeregister(Comm* comm, void* handle) {
   return kInvalidArgument;
 }
 
-}  // namespace nccl
-}  // namespace lockstep
+}  // namespace lockstep::nccl

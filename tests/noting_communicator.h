@@ -22,8 +22,7 @@
 #include "comm/communicator.h"
 #include "comm/symmetric_buffer.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 // Keeps every message for as long as it lives. Thread-safe.
 class MemoryMessageBoard {
@@ -108,7 +107,6 @@ class NotingCommunicator : public Communicator {
   MemoryMessageBoard* const board_;
 };
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // TESTS_NOTING_COMMUNICATOR_H_

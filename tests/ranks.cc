@@ -7,8 +7,7 @@
 #include "comm/device/staged/staged_communicator.h"
 #include "tests/test_device.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 void RunRanks(int size, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
@@ -72,5 +71,4 @@ void LoopbackWorld::Run(const std::function<void(Communicator&)>& body) {
   RunRanks(size(), [&](int rank) { body(*communicator(rank)); });
 }
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

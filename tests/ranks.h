@@ -18,8 +18,7 @@
 #include "transport/loopback/loopback.h"
 #include "transport/transport.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 // Calls body(rank) on `size` threads at once and returns when all have returned. A body reports with EXPECT_ macros; it may not
 // leave the others waiting, so it goes on after a failure or aborts what it shares with them.
@@ -77,7 +76,6 @@ class LoopbackWorld {
   std::vector<Member> ranks_;
 };
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // TESTS_RANKS_H_

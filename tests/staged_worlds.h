@@ -18,8 +18,7 @@
 #include "tests/ranks.h"
 #include "transport/loopback/loopback.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 class StagedWorld {
  public:
@@ -63,7 +62,6 @@ class StagedWorld {
   std::vector<std::unique_ptr<StagedCommunicator>> ranks_;
 };
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // TESTS_STAGED_WORLDS_H_

@@ -19,8 +19,7 @@
 #include "base/mutex.h"
 #include "tests/fake_device.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 std::string Kind() {
@@ -147,5 +146,4 @@ void CopyAnywhere(void* target, const void* source, size_t bytes) {
   LOCKSTEP_CHECK(stream->Copy(target, source, bytes).ok() && stream->Synchronize(Deadline::AfterMs(30000)).ok());
 }
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -14,8 +14,7 @@
 #include "absl/base/attributes.h"
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace internal {
+namespace lockstep::internal {
 
 inline constexpr uint32_t kFloatInfinityBits = 0x7F800000;
 inline constexpr uint32_t kFloatNanBits = 0x7FC00000;  // the quiet NaN that every conversion to float gives
@@ -80,7 +79,6 @@ struct NarrowFloat {
   ABSL_ATTRIBUTE_ALWAYS_INLINE static constexpr uint32_t Sign(uint32_t code) { return code >> kSignShift << 31; }
 };
 
-}  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::internal
 
 #endif  // BASE_TYPES_NARROW_FLOAT_H_

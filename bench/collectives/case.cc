@@ -19,8 +19,7 @@
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -267,5 +266,4 @@ uint64_t Case::CountWrongOutput() const {
   return wrong;
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

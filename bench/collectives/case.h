@@ -18,8 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/schedule/schedule.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // What a table is about: a collective, or messages.
 struct Operation {
@@ -136,7 +135,6 @@ class Case {
   CollectiveRequest request_;
 };
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_COLLECTIVES_CASE_H_

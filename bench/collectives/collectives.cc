@@ -44,8 +44,7 @@ ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are
 ABSL_FLAG(std::string, transport, "", "auto, tcp, shm or ofi; empty: as LOCKSTEP_TRANSPORT says");
 ABSL_FLAG(std::string, json, "", "also write the results to this file");
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 struct Options {
@@ -216,8 +215,7 @@ absl::Status RunRank(const Options& options) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
   return lockstep::bench::RunBench(argc, argv,

@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using ::testing::AllOf;
@@ -168,5 +167,4 @@ TEST(SizeOfCase, IsDivisibleWhereRanksHaveBlocks) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -28,8 +28,7 @@
 #include "bench/limits/shared_memory.h"
 #include "bench/report.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 // Of bounce_list.
@@ -176,7 +175,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr unsigned kThreads = 256;
@@ -113,5 +112,4 @@ int LaunchCopy(int kind, void* target, const void* source, size_t bytes, void* s
   return cudaGetLastError();
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

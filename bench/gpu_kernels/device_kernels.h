@@ -9,8 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 int UseDevice(int device);
 int CreateTimer(void** event);
@@ -29,7 +28,6 @@ inline constexpr int kCopyKinds = 6;
 const char* CopyKindName(int kind);
 int LaunchCopy(int kind, void* target, const void* source, size_t bytes, void* stream);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_GPU_KERNELS_DEVICE_KERNELS_H_

@@ -1,8 +1,7 @@
 #include "base/device/cuda/cuda_api.h"
 #include "bench/gpu_kernels/device_kernels.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 int UseDevice(int) { return kCudaNotSupported; }
 int CreateTimer(void**) { return kCudaNotSupported; }
@@ -14,5 +13,4 @@ int LaunchClockWatcher(uint64_t, void*) { return kCudaNotSupported; }
 const char* CopyKindName(int) { return ""; }
 int LaunchCopy(int, void*, const void*, size_t, void*) { return kCudaNotSupported; }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

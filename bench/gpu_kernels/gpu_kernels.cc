@@ -38,8 +38,7 @@ ABSL_FLAG(std::vector<std::string>, models, std::vector<std::string>({"resnet50"
 ABSL_FLAG(int, list_mb, 512, "of f32 gradients at least, in MB: a model's list is repeated as often");
 ABSL_FLAG(int, bucket_mib, 25, "of f32 gradients in a bucket");
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{1} << 30;
@@ -273,7 +272,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) { return lockstep::bench::Main(argc, argv); }

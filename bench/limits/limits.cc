@@ -50,8 +50,7 @@ ABSL_FLAG(int, rounds, 15, "rounds, whose median counts");
 ABSL_FLAG(int64_t, round_ms, 20, "about how long one is measured in a round");
 ABSL_FLAG(std::string, json, "", "also write the results to this file");
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr size_t kPieces[] = {64 << 10, BareSocket::kPieceBytes, 1 << 20, BareSocket::kWhole};
@@ -269,8 +268,7 @@ absl::Status RunRank(const Options& options) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
   return lockstep::bench::RunBench(

@@ -19,8 +19,7 @@
 #include "gtest/gtest.h"
 #include "transport/secure/cipher.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using ::testing::HasSubstr;
@@ -233,5 +232,4 @@ TEST(BounceAllReduce, SumsPieces) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -13,8 +13,7 @@
 #include "base/status.h"
 #include "transport/net/socket.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 absl::StatusOr<SocketAddress> AddressOf(const std::string& host, uint16_t port) {
@@ -129,5 +128,4 @@ absl::StatusOr<BareSocket> BareListener::Accept() {
   return BareSocket(std::move(socket));
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

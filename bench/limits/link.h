@@ -23,8 +23,7 @@
 #include "base/deadline.h"
 #include "base/fork.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // Bounds how long a transfer does not move. It reads the clock once in many polls: after every poll that would show in short transfers.
 class Patience {
@@ -97,7 +96,6 @@ class BareListener {
   uint16_t port_;
 };
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_LIMITS_LINK_H_

@@ -7,8 +7,7 @@
 #include "base/status.h"
 #include "transport/net/little_endian.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 absl::StatusOr<std::unique_ptr<RecordCipher>> CipherFrom(int side, const SealOptions& options) {
@@ -119,5 +118,4 @@ absl::Status SealedSocket::Exchange(const void* out, size_t out_bytes, void* in,
   return absl::OkStatus();
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -27,8 +27,7 @@
 #include "bench/limits/link.h"
 #include "transport/secure/cipher.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 struct SealOptions {
   CipherMode mode = CipherMode::kAuthenticate;
@@ -100,7 +99,6 @@ class SealedSocket {
   RecordBatches in_;
 };
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_LIMITS_SEALED_LINK_H_

@@ -13,8 +13,7 @@
 #include "base/deadline.h"
 #include "base/status.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr int64_t kPatienceMs = 30'000;
@@ -187,5 +186,4 @@ absl::Status BounceAllReduce::Run(int rank, const FloatPieces& vector, size_t co
   return absl::OkStatus();
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

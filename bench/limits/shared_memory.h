@@ -24,8 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // a[i] = b[i] = a[i] + b[i] in one pass, as fast as the processor does it; on purpose not Lockstep's kernels. The vectors must not
 // overlap.
@@ -87,7 +86,6 @@ class BounceAllReduce {
   int spins_;
 };
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_LIMITS_SHARED_MEMORY_H_

@@ -24,8 +24,7 @@
 #include "bench/gpu_kernels/device_kernels.h"
 #include "bench/report.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
@@ -228,5 +227,4 @@ std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stre
   return std::make_unique<StreamComputation>(plan, stream);
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -14,8 +14,7 @@
 #include "base/device/device.h"
 #include "bench/model.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // How long a replayed model computes before each of its gradients is ready.
 struct ComputePlan {
@@ -77,7 +76,6 @@ std::unique_ptr<Computation> MakeAwayComputation(const ComputePlan& plan);
 // watches the clock, on the host a sleep of the stream's thread. Touches no gradient.
 std::unique_ptr<Computation> MakeStreamComputation(const ComputePlan& plan, Stream* stream);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_OVERLAP_COMPUTATION_H_

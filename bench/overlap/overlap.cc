@@ -59,8 +59,7 @@ ABSL_FLAG(int64_t, round_ms, 100, "how long the steps of each kind take in a rou
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
 ABSL_FLAG(std::string, json, "", "also write the results, every round of them, to this file");
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
@@ -369,8 +368,7 @@ absl::Status RunRank(const Options& options) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
   return lockstep::bench::RunBench(

@@ -33,8 +33,7 @@
 #include "reducer/reducer.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using ::testing::DoubleEq;
@@ -386,5 +385,4 @@ TEST(Replay, TimesEachBucket) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -24,8 +24,7 @@
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -327,5 +326,4 @@ absl::StatusOr<int64_t> ProportionalBytes() {
   return absl::UnavailableError("no Pss in /proc/self/smaps_rollup");
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

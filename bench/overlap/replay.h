@@ -21,8 +21,7 @@
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/reducer.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // Where gradients are and what computes them.
 struct ReplayPlace {
@@ -116,7 +115,6 @@ absl::StatusOr<ReducerOverhead> MeasureReducerOverhead(const BucketPlan& plan, i
 // the kernel does not tell.
 absl::StatusOr<int64_t> ProportionalBytes();
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_OVERLAP_REPLAY_H_

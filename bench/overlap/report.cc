@@ -8,8 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 using Round = OverlapRound;
@@ -156,5 +155,4 @@ void Show(const OverlapReport& found, Report* report) {
   ShowMemory(found, report);
 }
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench

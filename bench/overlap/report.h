@@ -11,8 +11,7 @@
 #include "bench/overlap/replay.h"
 #include "bench/report.h"
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 
 // One bucket, measured with nothing else going on.
 struct BucketCost {
@@ -82,7 +81,6 @@ struct OverlapReport {
 //   {"name": "default: memory", "gradient_bytes": ..., "proportional_bytes": ...}
 void Show(const OverlapReport& found, Report* report);
 
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 #endif  // BENCH_OVERLAP_REPORT_H_

@@ -67,8 +67,7 @@ ABSL_FLAG(uint32_t, seed, 1, "of what attackers do at random");
 ABSL_FLAG(std::string, json, "", "also write the results to this file");
 ABSL_FLAG(bool, attack, false, "this process is the attackers (started so by rank 0)");
 
-namespace lockstep {
-namespace bench {
+namespace lockstep::bench {
 namespace {
 
 // Of what came in the end, when each kind has been silent for a while: its line in the log then counts those that were left out.
@@ -522,8 +521,7 @@ void TakeLogLine(void* board, LogLevel level, const char* line) {
 }
 
 }  // namespace
-}  // namespace bench
-}  // namespace lockstep
+}  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
   // The attackers' process has the variables of rank 0, which mean nothing to it.

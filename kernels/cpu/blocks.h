@@ -5,8 +5,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // One block of an array of them. They follow each other in a sequence of bytes.
 struct Block {
@@ -14,7 +13,6 @@ struct Block {
   char* data = nullptr;
 };
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_BLOCKS_H_

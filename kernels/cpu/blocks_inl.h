@@ -9,8 +9,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/lanes_inl.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 // From here on a call of memcpy costs less than what it saves.
@@ -62,7 +61,6 @@ inline void Scatter(const Block* blocks, size_t count, const char* flat) {
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_BLOCKS_INL_H_

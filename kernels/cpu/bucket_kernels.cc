@@ -10,8 +10,7 @@
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 // What a closure keeps of a piece, addressed as the host does.
@@ -121,5 +120,4 @@ const BucketKernels* HostBucketKernels() {
   return host;
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -13,8 +13,7 @@
 #include "base/types/dtype.h"
 #include "kernels/bucket_kernels.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 class HostKernels : public BucketKernels {
  public:
@@ -33,7 +32,6 @@ class HostKernels : public BucketKernels {
 // For streams whose memory the host can address, whatever device they name. Never destroyed.
 const BucketKernels* HostBucketKernels();
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_BUCKET_KERNELS_H_

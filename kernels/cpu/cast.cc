@@ -7,8 +7,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 absl::Status CheckCast(DType to, DType from, double factor) {
   if (!IsValid(to) || !IsValid(from) || (to != from && !(IsFloat(to) && IsFloat(from)))) {
@@ -55,5 +54,4 @@ absl::Status DivideTowardZero(DType dtype, void* data, size_t count, int64_t div
   return absl::OkStatus();
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -10,8 +10,7 @@
 #include "absl/status/status.h"
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // target[i] = to(source[i] * factor). The product is computed in float32 (with the factor rounded to float32), or in
 // double if either side is f64. It is rounded once, to nearest even: f64 becomes f16 without a step in float32.
@@ -37,7 +36,6 @@ absl::Status Scale(DType dtype, void* target, const void* source, size_t count, 
 // integer or the divisor is not positive.
 absl::Status DivideTowardZero(DType dtype, void* data, size_t count, int64_t divisor);
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_CAST_H_

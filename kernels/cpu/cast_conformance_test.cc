@@ -21,8 +21,7 @@
 #include "kernels/cpu/variant.h"
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 constexpr uint64_t kSeed = 20240608;
@@ -286,5 +285,4 @@ INSTANTIATE_TEST_SUITE_P(Cpu, CastConformance, testing::ValuesIn(kAllVariants),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -12,8 +12,7 @@
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 // Between formats of narrow_inl.h, float32 included.
@@ -177,7 +176,6 @@ void Divide(void* data, size_t count, int64_t divisor) {
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_CAST_INL_H_

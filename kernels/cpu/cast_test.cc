@@ -11,8 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 using testing::AllOf;
@@ -112,5 +111,4 @@ TEST(DivideTowardZero, RefusesOtherDTypesAndDivisors) {
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -12,8 +12,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 // Between the strided side and the conversion: fits the first-level cache beside what it is converted to.
@@ -160,5 +159,4 @@ void ScatterBlocks(const Block* blocks, size_t count, const void* flat) {
   ActiveTable().scatter(blocks, count, static_cast<const char*>(flat));
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -16,8 +16,7 @@
 #include "base/types/dtype.h"
 #include "kernels/cpu/blocks.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // A piece that is a tensor on the host, of any strides. A dense one (row-major, transposed, channels-last) is taken as
 // one block in the order of its memory, so the flat range means the same elements only to views of the same strides.
@@ -44,7 +43,6 @@ void WriteElements(const TensorView& view, size_t first, size_t count, const voi
 void GatherBlocks(const Block* blocks, size_t count, void* flat);
 void ScatterBlocks(const Block* blocks, size_t count, const void* flat);
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_FLATTEN_H_

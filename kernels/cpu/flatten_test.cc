@@ -18,8 +18,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 using testing::AllOf;
@@ -240,5 +239,4 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Blocks, testing::ValuesIn(kAllVariants),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -12,8 +12,7 @@
 #include "base/types/reduction.h"
 #include "kernels/cpu/blocks.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 using ScaleFunction = void (*)(void* target, const void* source, size_t count, double factor);
 using DivideFunction = void (*)(void* data, size_t count, int64_t divisor);
@@ -45,7 +44,6 @@ extern const KernelTable kNeonFp16Table;
 extern const KernelTable kNeonBf16Table;
 #endif
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_KERNEL_TABLE_H_

@@ -19,8 +19,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 constexpr int64_t kTargetBytes[] = {4 << 10, 256 << 10, 4 << 20, 64 << 20};
@@ -190,5 +189,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

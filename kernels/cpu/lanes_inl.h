@@ -26,8 +26,7 @@
 #define LOCKSTEP_LANES_UNROLL _Pragma("GCC unroll 4")
 #endif
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 #if defined(__AVX512F__)
@@ -93,7 +92,6 @@ LOCKSTEP_LANES_INLINE Vec<double> Canonical<double>(Vec<double> lanes) {
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_LANES_INL_H_

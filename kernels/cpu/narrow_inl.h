@@ -28,8 +28,7 @@
 #include <arm_neon.h>
 #endif
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 template <int kCount>
@@ -262,7 +261,6 @@ struct FormatOfDType<DType::kF32> {
 };
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_NARROW_INL_H_

@@ -7,8 +7,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 absl::StatusOr<CombineFunction> CombineFor(DType dtype, ReduceOp op) {
   LOCKSTEP_RETURN_IF_ERROR(CheckDefined(dtype, op));
@@ -33,5 +32,4 @@ absl::StatusOr<ScaledSumFunction> ScaledSumFor(DType dtype) {
       absl::StrCat("cannot scale ", Name(dtype), " by a factor: only floats and complex numbers can be"));
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -17,8 +17,7 @@
 #include "base/types/reduce_op.h"
 #include "base/types/reduction.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // The active variant's function for the pair; valid for ever, from any thread. Resolve it once, outside the hot path.
 //
@@ -37,7 +36,6 @@ absl::StatusOr<ReduceManyFunction> ReduceManyFor(DType dtype, ReduceOp op);
 // INVALID_ARGUMENT for integers and bool.
 absl::StatusOr<ScaledSumFunction> ScaledSumFor(DType dtype);
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_REDUCE_H_

@@ -21,8 +21,7 @@
 #include "kernels/cpu/variant.h"
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 constexpr uint64_t kSeed = 20240607;
@@ -379,5 +378,4 @@ INSTANTIATE_TEST_SUITE_P(Cpu, ReduceManyConformance, testing::ValuesIn(kAllVaria
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

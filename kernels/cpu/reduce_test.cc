@@ -11,8 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/variant.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 using testing::AllOf;
@@ -120,5 +119,4 @@ TEST(Variant, AProcessorHasTheVariantsOfItsArchitectureWithoutGaps) {
 TEST(Variant, ActiveTableIsTheActiveVariants) { EXPECT_EQ(&ActiveTable(), TableOf(ActiveVariant())); }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

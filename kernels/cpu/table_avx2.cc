@@ -1,9 +1,7 @@
 #include "kernels/cpu/table_inl.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 constexpr KernelTable kAvx2Table = MakeTable();
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

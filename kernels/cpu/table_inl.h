@@ -16,8 +16,7 @@
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 class TableBuilder {
@@ -138,7 +137,6 @@ constexpr KernelTable MakeTable() {
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_TABLE_INL_H_

@@ -13,8 +13,7 @@
 #include <sys/auxv.h>
 #endif
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 Variant HighestSupported() {
@@ -86,5 +85,4 @@ const KernelTable* TableOf(Variant variant) {
   return variant > supported ? nullptr : kTables[static_cast<int>(variant)];
 }
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels

@@ -7,8 +7,7 @@
 #include "absl/types/optional.h"
 #include "kernels/cpu/kernel_table.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 
 // In the order of preference: a higher one is faster. No processor has variants of both arm64 and x86-64.
 enum class Variant {
@@ -41,7 +40,6 @@ const KernelTable& ActiveTable();
 // tests and benchmarks.
 const KernelTable* TableOf(Variant variant);
 
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_VARIANT_H_

@@ -9,9 +9,7 @@
 
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 // Every kernel is launched with blocks of so many threads,
 inline constexpr uint32_t kThreads = 256;
@@ -105,8 +103,6 @@ struct StridedArguments {
 };
 static_assert(sizeof(StridedArguments) <= kSmallArgumentBytes, "a kernel's arguments");
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_ARGUMENTS_H_

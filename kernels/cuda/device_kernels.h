@@ -8,9 +8,7 @@
 
 #include "kernels/cuda/kernel_table.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 const KernelTable& DeviceKernels();
 
@@ -23,8 +21,6 @@ int LaunchKernel(KernelFunction kernel, uint32_t blocks, const void* arguments, 
 // code.
 int LoadKernels();
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_DEVICE_KERNELS_H_

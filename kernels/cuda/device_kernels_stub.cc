@@ -1,9 +1,7 @@
 #include "base/device/cuda/cuda_api.h"
 #include "kernels/cuda/device_kernels.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 // There is no stream to launch them in either.
 
@@ -16,6 +14,4 @@ int LaunchKernel(KernelFunction, uint32_t, const void*, void*) { return kCudaNot
 
 int LoadKernels() { return kCudaNotSupported; }
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

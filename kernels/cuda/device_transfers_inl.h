@@ -12,9 +12,7 @@
 #define LOCKSTEP_ADD_TRANSFERS(To) \
   void LOCKSTEP_JOIN(AddTransfersTo, To)(KernelTable & table) { AddTransfersTo<DeviceEntry, To>(table); }
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 // So that a processor has as many loads under way as its share of the memory needs, and registers enough not to spill.
@@ -38,8 +36,6 @@ namespace internal {
 LOCKSTEP_ADD_TRANSFERS(LOCKSTEP_TO)
 
 }  // namespace internal
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_DEVICE_TRANSFERS_INL_H_

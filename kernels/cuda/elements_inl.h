@@ -17,9 +17,7 @@
 #include "base/types/float8.h"
 #include "kernels/cuda/execution_inl.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 #define LOCKSTEP_DTYPE_NARROW(number, id, name, StorageType, ...) \
@@ -160,8 +158,6 @@ struct Conversion {
 };
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_ELEMENTS_INL_H_

@@ -25,9 +25,7 @@
 #define LOCKSTEP_UNROLL_BY_4
 #endif
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 // `kLanes` neighbouring elements, moved as one: sizeof is 1, 2, 4, 8 or 16 bytes, which is also the alignment that the
@@ -111,8 +109,6 @@ LOCKSTEP_BODY uint32_t ElementsToAlignment(const Bits* address, uint32_t alignme
 }
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_EXECUTION_INL_H_

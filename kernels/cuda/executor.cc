@@ -7,9 +7,7 @@
 #include "base/status.h"
 #include "kernels/cuda/device_kernels.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 absl::StatusOr<StreamExecutor> StreamExecutor::Create(Stream& stream) {
   if (stream.device().kind != DeviceKind::kCuda) {
@@ -40,6 +38,4 @@ absl::Status StreamExecutor::Launch(KernelFunction kernel, uint32_t blocks, cons
              : CudaStatus(code, absl::StrCat("launch of a kernel with ", blocks, " blocks"), device_.index);
 }
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

@@ -11,9 +11,7 @@
 #include "base/device/device.h"
 #include "kernels/cuda/kernel_table.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 class Executor {
  public:
@@ -48,8 +46,6 @@ class StreamExecutor final : public Executor {
   void* stream_;
 };
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_EXECUTOR_H_

@@ -32,9 +32,7 @@
 #include "kernels/cuda/rig_testing.h"
 #include "kernels/reference_testing.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 using Bytes = std::vector<uint8_t>;
 
@@ -506,8 +504,6 @@ TEST_P(FlattenConformance, CountsInATrailerAreBounded) {
   EXPECT_EQ(value, 2.0f);  // 32 / (32 - 16)
 }
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_FLATTEN_CONFORMANCE_H_

@@ -2,14 +2,10 @@
 #include "kernels/cuda/flatten_conformance.h"
 #include "kernels/cuda/rig_testing.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnTheHost, FlattenConformance, testing::Values(&MakeHostRig));
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

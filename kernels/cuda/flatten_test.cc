@@ -19,9 +19,7 @@
 #include "kernels/bucket_kernels.h"
 #include "kernels/cuda/rig_testing.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 using absl::StatusCode;
@@ -171,6 +169,4 @@ TEST(CudaBucketKernels, RefuseStreamsOfTheHost) {
 }
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

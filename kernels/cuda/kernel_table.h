@@ -6,9 +6,7 @@
 
 #include "base/types/dtype.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 // Never called as such: an Executor knows the real type.
 using KernelFunction = void (*)();
@@ -21,8 +19,6 @@ struct KernelTable {
   KernelFunction transfer_strided[kDTypeCount][kDTypeCount];
 };
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_KERNEL_TABLE_H_

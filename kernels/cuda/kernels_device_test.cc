@@ -6,9 +6,7 @@
 #include "kernels/cuda/flatten_conformance.h"
 #include "kernels/cuda/rig_testing.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(OnADevice, FlattenConformance, testing::Values(&MakeDeviceRig));
@@ -24,6 +22,4 @@ TEST(Preload, LoadsEveryKernelOrSaysWhyNot) {
 }
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

@@ -14,9 +14,7 @@
 #include "kernels/cuda/elements_inl.h"
 #include "kernels/cuda/table_inl.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
@@ -151,6 +149,4 @@ void ExpectSameBytes(const std::vector<uint8_t>& actual, const std::vector<uint8
                 << " and should be 0x" << should_be;
 }
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda

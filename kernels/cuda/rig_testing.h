@@ -14,9 +14,7 @@
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/kernel_table.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 // Runs the kernels' bodies on the calling thread, block by block and thread by thread, on memory of the host that is
 // said to be a device's: what tests judge without a device. Counts launches, and can refuse large arguments as old
@@ -92,8 +90,6 @@ class DeviceBytes {
 // Fails the running test with the first place in which they differ, counted in elements of `element_bytes`.
 void ExpectSameBytes(const std::vector<uint8_t>& actual, const std::vector<uint8_t>& expected, size_t element_bytes);
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_RIG_TESTING_H_

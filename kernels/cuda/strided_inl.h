@@ -14,9 +14,7 @@
 #include "kernels/cuda/execution_inl.h"
 #include "kernels/cuda/transfer_inl.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 // `Index` holds every index of the piece: 32 bits, where they do, are several times faster to divide.
@@ -68,8 +66,6 @@ struct StridedTransfer {
 };
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_STRIDED_INL_H_

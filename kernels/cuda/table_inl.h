@@ -11,9 +11,7 @@
 #include "kernels/cuda/strided_inl.h"
 #include "kernels/cuda/transfer_inl.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 template <template <typename> class Entry, typename To, typename From>
@@ -33,8 +31,6 @@ void AddTransfersTo(KernelTable& table) {
 }
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_TABLE_INL_H_

@@ -16,9 +16,7 @@
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/kernel_table.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 
 // How kernels see a dtype: a float of the same bits, or two of them. Integers and bool are only ever copied.
 struct RealForm {
@@ -185,8 +183,6 @@ absl::Status RunTransfer(const TransferSetup& setup, Executor& executor, const F
   return run(batch);
 }
 
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_TRANSFER_H_

@@ -20,9 +20,7 @@
 #include "kernels/cuda/elements_inl.h"
 #include "kernels/cuda/execution_inl.h"
 
-namespace lockstep {
-namespace kernels {
-namespace cuda {
+namespace lockstep::kernels::cuda {
 namespace {
 
 // The two ways to make an element of another.
@@ -207,8 +205,6 @@ struct Transfer {
 };
 
 }  // namespace
-}  // namespace cuda
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_TRANSFER_INL_H_

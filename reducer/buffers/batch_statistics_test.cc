@@ -9,8 +9,7 @@
 #include "comm/host/self_communicator.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // By channel, the elements of one rank.
@@ -225,5 +224,4 @@ TEST(SumBatchGradients, OfNoChannelsIsNothing) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -12,8 +12,7 @@
 #include "reducer/buffers/buffers.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 struct Layout {
@@ -313,5 +312,4 @@ TEST(BufferSet, EndsWithAnErrorWhenARankIsGone) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -6,8 +6,7 @@
 #include "comm/host/self_communicator.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 std::vector<Parameter> SomeTable() {
@@ -154,5 +153,4 @@ TEST(AgreementOfOne, IsItsOwnArgument) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

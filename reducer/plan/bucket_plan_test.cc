@@ -18,8 +18,7 @@
 #include "reducer/plan/plan_testing.h"
 #include "reducer/plan/status_trailer.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr size_t kUnlimited = SIZE_MAX;
@@ -586,5 +585,4 @@ TEST(PlanText, AnyDamageIsAnErrorOrAPlanThatFits) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -7,8 +7,7 @@
 #include "base/error_info.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 std::vector<Parameter> SomeTable() {
@@ -234,5 +233,4 @@ TEST(FirstDifference, IsASentenceAboutTheFirstOne) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -25,8 +25,7 @@
 #include "tests/ranks.h"
 #include "tests/test_device.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 
 using ::testing::AllOf;
 using ::testing::Each;
@@ -108,7 +107,6 @@ class RanksTest : public ::testing::TestWithParam<int> {
   int size() const { return GetParam(); }
 };
 
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing
 
 #endif  // REDUCER_PLAN_PLAN_TESTING_H_

@@ -10,8 +10,7 @@
 #include "base/log_testing.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr uint64_t kFirstTopic = 5000;
@@ -207,5 +206,4 @@ TEST(Disorder, IsTheShareOfPairsThatAreSwapped) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

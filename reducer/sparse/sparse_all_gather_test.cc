@@ -10,8 +10,7 @@
 #include "reducer/plan/plan_testing.h"
 #include "tests/noting_communicator.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 // Owns what a SparseGradient borrows.
@@ -263,5 +262,4 @@ TEST(AllGatherSparse, EndsWithAnErrorWhenARankIsGone) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -12,8 +12,7 @@
 #include "kernels/cpu/cast.h"
 #include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
-namespace testing {
+namespace lockstep::testing {
 namespace {
 
 constexpr int64_t kManyRows = int64_t{1} << 50;  // of which nobody has the memory
@@ -180,5 +179,4 @@ TEST(CheckSparseGradient, RefusesWhatIsNoGradient) {
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -3,8 +3,7 @@
 #include "base/error_info.h"
 #include "tests/fuzz/fuzz.h"
 
-namespace lockstep {
-namespace fuzz {
+namespace lockstep::fuzz {
 
 std::vector<std::string> Seeds() {
   ErrorInfo info;
@@ -16,8 +15,7 @@ std::vector<std::string> Seeds() {
   return {ToText(info), PackMessage(WithErrorInfo(absl::AbortedError("rank 1 died"), info)), "no info", ""};
 }
 
-}  // namespace fuzz
-}  // namespace lockstep
+}  // namespace lockstep::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;  // NOLINT: nothing else is here

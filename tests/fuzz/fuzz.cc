@@ -33,8 +33,7 @@ void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
-namespace lockstep {
-namespace fuzz {
+namespace lockstep::fuzz {
 
 bool over_a_corpus = false;
 
@@ -54,5 +53,4 @@ std::string Text(absl::string_view text) {
   return taken;
 }
 
-}  // namespace fuzz
-}  // namespace lockstep
+}  // namespace lockstep::fuzz

@@ -20,8 +20,7 @@
 // Of libFuzzer. Returns 0.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-namespace lockstep {
-namespace fuzz {
+namespace lockstep::fuzz {
 
 // Valid inputs, made by the encoders of today: where fuzzing begins. The committed corpus has what was found from there.
 std::vector<std::string> Seeds();
@@ -74,7 +73,6 @@ class Input {
 // What Input::TakeText takes. REQUIRES  at most 255 bytes
 std::string Text(absl::string_view text);
 
-}  // namespace fuzz
-}  // namespace lockstep
+}  // namespace lockstep::fuzz
 
 #endif  // TESTS_FUZZ_FUZZ_H_

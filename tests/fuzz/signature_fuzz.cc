@@ -6,8 +6,7 @@
 #include "comm/record/signature.h"
 #include "tests/fuzz/fuzz.h"
 
-namespace lockstep {
-namespace fuzz {
+namespace lockstep::fuzz {
 
 std::vector<std::string> Seeds() {
   Signature signature;
@@ -28,8 +27,7 @@ std::vector<std::string> Seeds() {
   return seeds;
 }
 
-}  // namespace fuzz
-}  // namespace lockstep
+}  // namespace lockstep::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;  // NOLINT: nothing else is here

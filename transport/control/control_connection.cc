@@ -7,8 +7,7 @@
 
 #include "transport/secure/secret.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 constexpr size_t kQueueBytesMax = size_t{8} << 20;
@@ -163,5 +162,4 @@ const char* EndText(Connection::Input input) {
   return "is cut off: its control connection was tampered with: what arrived there is not what was sent";
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

@@ -16,8 +16,7 @@
 #include "transport/secure/channel.h"
 #include "transport/secure/credentials.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 class Connection {
  public:
@@ -105,7 +104,6 @@ class Connection {
 // What is said of a peer whose connection ended so: "died: control connection closed".
 const char* EndText(Connection::Input input);
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_CONNECTION_H_

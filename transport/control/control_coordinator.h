@@ -25,8 +25,7 @@
 #include "transport/secure/refusals.h"
 #include "transport/secure/secret.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 // Between two heartbeats, either way.
 std::chrono::milliseconds HeartbeatInterval(std::chrono::milliseconds peer_timeout);
@@ -80,7 +79,6 @@ class Coordinator {
   Coordinator() = default;
 };
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_COORDINATOR_H_

@@ -37,8 +37,7 @@
 #include "transport/secure/refusals.h"
 #include "transport/secure/secret.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 using std::chrono::milliseconds;
@@ -525,5 +524,4 @@ TEST_P(SecuredCoordinatorTest, RecordsThatAreNotOfTheRankEndItsConnection) {
 }
 
 }  // namespace
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

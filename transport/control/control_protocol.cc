@@ -13,8 +13,7 @@
 #include "base/status.h"
 #include "transport/net/little_endian.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 constexpr char kCoordinatorRecordName[] = "lockstep-control";
@@ -310,5 +309,4 @@ absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
   return record;
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

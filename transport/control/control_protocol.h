@@ -64,8 +64,7 @@
 #include "transport/secure/secret.h"
 #include "transport/transport.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
 inline constexpr uint16_t kVersion = 5;
@@ -328,7 +327,6 @@ struct FailureRecord {
 std::string EncodeFailureRecord(const FailureRecord& record);
 absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text);
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_PROTOCOL_H_

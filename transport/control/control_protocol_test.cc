@@ -18,8 +18,7 @@
 #include "transport/net/socket.h"
 #include "transport/secure/secret.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 using ::testing::HasSubstr;
@@ -321,5 +320,4 @@ TEST(FailureRecord, AnythingElseIsInvalid) {
 }
 
 }  // namespace
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

@@ -15,8 +15,7 @@
 #include "base/log.h"
 #include "transport/secure/secret.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 using std::chrono::milliseconds;
@@ -191,5 +190,4 @@ void MarkRead(Store* store, const std::string& key, Rank rank, Deadline deadline
   }
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

@@ -26,8 +26,7 @@
 #include "transport/control/control_types.h"
 #include "transport/store/store.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 inline constexpr char kAnyJobKey[] = "control";
 std::string StoreKey(absl::string_view job_id);
@@ -72,7 +71,6 @@ int64_t NowSeconds();
 // Longer than ranks that were started together come apart; a set-up that is begun anew after longer than that may be about another.
 inline constexpr int64_t kFailureSeconds = 60;
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_STORE_H_

@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 // So that thousands of ranks, or one huge value, still make a message that can be read.
@@ -194,5 +193,4 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
   return {absl::StrCat(operation, " did not finish in time: ", absl::StrJoin(sentences, "; ")), first};
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

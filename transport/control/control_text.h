@@ -12,8 +12,7 @@
 #include "absl/types/span.h"
 #include "transport/control/control_types.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 // "rank 3", "ranks 2, 5-7".
 std::string RankList(absl::Span<const int> ranks);
@@ -53,7 +52,6 @@ std::string MismatchText(absl::Span<const std::string> called);
 // The only rank that called something else than all others. None in a world of two.
 absl::optional<int> OddOne(absl::Span<const std::string> called);
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_TEXT_H_

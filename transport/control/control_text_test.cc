@@ -11,8 +11,7 @@
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 TEST(RankList, CompressesRanges) {
@@ -160,5 +159,4 @@ TEST(Describe, EscapesTheHostNameOfAPeer) {
 }
 
 }  // namespace
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

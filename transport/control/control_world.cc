@@ -7,8 +7,7 @@
 #include "base/error_info.h"
 #include "transport/control/control_text.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 constexpr std::chrono::milliseconds kSuspectTime(500);
@@ -562,5 +561,4 @@ void Barriers::Remove(const Key& key) {
   age_.erase(std::find(age_.begin(), age_.end(), removed));
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

@@ -48,8 +48,7 @@
 #include "transport/control/control_types.h"
 #include "transport/transport.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 
 // ---- What ranks wait for at the coordinator: messages and monitored barriers. Only the coordinator's thread uses them.
 
@@ -274,7 +273,6 @@ class World {
   Barriers barriers_;
 };
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control
 
 #endif  // TRANSPORT_CONTROL_CONTROL_WORLD_H_

@@ -20,8 +20,7 @@
 #include "transport/control/control_types.h"
 #include "transport/net/socket.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 using std::chrono::milliseconds;
@@ -553,5 +552,4 @@ TEST(Barriers, KeepNoMoreThanTheyMay) {
 }
 
 }  // namespace
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

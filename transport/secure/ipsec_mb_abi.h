@@ -9,8 +9,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
-namespace ipsec_mb {
+namespace lockstep::ipsec_mb {
 
 // IMB_VERSION
 constexpr unsigned VersionCode(unsigned major, unsigned minor, unsigned patch) {
@@ -42,7 +41,6 @@ struct Api {
   void (*gmac_finalize)(const Key* key, Context* context, uint8_t* tag, uint64_t tag_bytes);
 };
 
-}  // namespace ipsec_mb
-}  // namespace lockstep
+}  // namespace lockstep::ipsec_mb
 
 #endif  // TRANSPORT_SECURE_IPSEC_MB_ABI_H_

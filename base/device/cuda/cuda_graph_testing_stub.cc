@@ -1,8 +1,7 @@
 #include "base/device/cuda/cuda_api.h"
 #include "base/device/cuda/cuda_graph_testing.h"
 
-namespace lockstep {
-namespace internal {
+namespace lockstep::internal {
 
 const CudaGraphs& LinkedCudaGraphs() {
   static const CudaGraphs graphs = {
@@ -17,5 +16,4 @@ const CudaGraphs& LinkedCudaGraphs() {
 int CopyByKernel(void*, const void*, size_t, void*) { return kCudaNoDevice; }
 int LaunchWriteInt(int*, int, void*) { return kCudaNoDevice; }
 
-}  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,8 +12,7 @@
 
 #include "comm/schedule/schedule.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 struct Place {
   int rank = 0;
@@ -94,7 +93,6 @@ class OrderedSteps {
 #define LOCKSTEP_SCHEDULE(collective, id, properties, proved) Schedule id##collective(const Place& place);
 #include "comm/schedule/algorithms.inc"
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms
 
 #endif  // COMM_SCHEDULE_ALGORITHMS_ALGORITHMS_H_

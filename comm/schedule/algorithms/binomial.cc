@@ -6,8 +6,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // In order of growing distance, which is also that of growing subtrees.
@@ -139,5 +138,4 @@ Schedule BinomialScatter(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, ScratchOf(place, is_leaf));
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

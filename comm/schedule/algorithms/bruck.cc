@@ -9,8 +9,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/circulant.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 // Before the round of 2^k, a rank has the blocks of itself and the 2^k - 1 ranks behind it, and passes all that are still
 // wanted on. Blocks go straight to their places in the output, so nothing is rotated afterwards; what passes the end of
@@ -69,5 +68,4 @@ Schedule BruckAllToAll(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -3,8 +3,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // The sum of the ranks up to this one, made in `sum`; rank 0's is its input. Passed on, except by the last.
@@ -50,5 +49,4 @@ Schedule ChainBroadcast(const Place& place) {
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/0);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

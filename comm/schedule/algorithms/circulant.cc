@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 std::vector<Piece> Pieces(const Group& group, int begin, int end) {
   std::vector<Piece> pieces;
@@ -61,5 +60,4 @@ void DoubleInOutput(const Group& group, OrderedSteps* steps) {
   }
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -19,8 +19,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/schedule.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 struct Group {
   std::vector<int> ranks;  // of the members, in order
@@ -59,7 +58,6 @@ void HalveInOutput(const Group& group, Window terms, OrderedSteps* steps);
 // Gathers every member's own block of the output: then each has all of the group's blocks.
 void DoubleInOutput(const Group& group, OrderedSteps* steps);
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms
 
 #endif  // COMM_SCHEDULE_ALGORITHMS_CIRCULANT_H_

@@ -2,8 +2,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 Schedule DisseminationBarrier(const Place& place) {
   OrderedSteps steps;
@@ -18,5 +17,4 @@ Schedule DisseminationBarrier(const Place& place) {
   return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -5,8 +5,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/circulant.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 Group Everyone(const Place& place) {
@@ -58,5 +57,4 @@ Schedule HalvingDoublingReduceScatter(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

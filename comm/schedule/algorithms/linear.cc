@@ -3,8 +3,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 Schedule LinearGather(const Place& place) {
   OrderedSteps steps;
@@ -44,5 +43,4 @@ Schedule PairwiseAllToAll(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

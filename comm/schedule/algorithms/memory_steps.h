@@ -8,8 +8,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 // Of one rank, whose place outlives it.
 class MemorySteps {
@@ -54,7 +53,6 @@ class MemorySteps {
   Schedule schedule_;
 };
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms
 
 #endif  // COMM_SCHEDULE_ALGORITHMS_MEMORY_STEPS_H_

@@ -7,8 +7,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // output[block] = the fold of everyone's `block`. The others' arrive in scratch, nearest sender first.
@@ -86,5 +85,4 @@ Schedule TwoShotAllReduce(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -4,8 +4,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 Step OrderedSteps::Make(Step::Kind kind, int peer, Operand source, Operand target) {
   Step step;
@@ -111,5 +110,4 @@ void OrderedSteps::Prune(std::vector<int32_t>* after) {
                after->end());
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -8,8 +8,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // The exchanges take place in a core of 2^rounds ranks. Of the first 2 * extra ranks, each even one hands its
@@ -74,5 +73,4 @@ Schedule RecursiveDoublingAllReduce(const Place& place) {
   return steps.Finish(/*blocks=*/1, slots_used);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 
 // Reduce-scatter, then all-gather. Block b starts at rank b and has met everyone at rank b-1, which passes it on.
 // Nothing is copied beforehand: the first send comes from the input, and each sum is input op arriving -> output.
@@ -84,5 +83,4 @@ Schedule RingReduce(const Place& place) {
   return steps.Finish(/*blocks=*/1, /*scratch_blocks=*/is_root ? 0 : 1);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -6,8 +6,7 @@
 
 #include "comm/schedule/algorithms/algorithms.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // In the tree, rank x answers for blocks [x, x + Held(x)): its own and those of its subtree. The root has them all.
@@ -48,5 +47,4 @@ Schedule ScatterAllGatherBroadcast(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/0);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

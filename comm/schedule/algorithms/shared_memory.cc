@@ -14,8 +14,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/memory_steps.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // The steps of a pass: what ends them is a barrier.
@@ -133,5 +132,4 @@ Schedule InlineBarrier(const Place& place) {
   return steps.Finish(/*blocks=*/0, /*scratch_blocks=*/0);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

@@ -17,8 +17,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/memory_steps.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 class StagedSteps : public MemorySteps {
@@ -104,5 +103,4 @@ Schedule StagedTwoShotAllReduce(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, /*scratch_blocks=*/place.size);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms

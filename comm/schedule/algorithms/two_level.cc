@@ -11,8 +11,7 @@
 #include "comm/schedule/algorithms/algorithms.h"
 #include "comm/schedule/algorithms/circulant.h"
 
-namespace lockstep {
-namespace algorithms {
+namespace lockstep::algorithms {
 namespace {
 
 // The hosts of a world.
@@ -308,5 +307,4 @@ Schedule TwoLevelReduceScatter(const Place& place) {
   return steps.Finish(/*blocks=*/place.size, scratch_blocks);
 }
 
-}  // namespace algorithms
-}  // namespace lockstep
+}  // namespace lockstep::algorithms
