@@ -20,15 +20,13 @@
 #include "base/types/reduce_op.h"
 #include "base/types/reduction.h"
 #include "comm/world/link_timing.h"
+#include "comm/world/setup_topics.h"
 #include "kernels/cpu/reduce.h"
 
 namespace lockstep {
 namespace {
 
 constexpr size_t kHostsMax = 8;
-
-// No reducer's, which count up from where they began, nor the world transport's, which is the last.
-constexpr uint64_t kMeasurementTopic = ~uint64_t{1};
 
 // How long the coordinator may take to announce what was reported to it.
 constexpr std::chrono::milliseconds kAnnouncementGrace{5000};

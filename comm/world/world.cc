@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "base/cores.h"
 #include "base/device/devices.h"
@@ -31,13 +30,13 @@
 #include "comm/topology/world_shape.h"
 #include "comm/world/device_backend.h"
 #include "comm/world/link_measurement.h"
+#include "comm/world/slow_link.h"
 #include "comm/world/world_security.h"
 #include "comm/world/world_transport.h"
 #include "kernels/cpu/variant.h"
 #include "transport/control/control.h"
 #include "transport/exchange/exchange.h"
 #include "transport/net/interface.h"
-#include "transport/net/link_speed.h"
 #include "transport/net/port_range.h"
 #include "transport/net/socket.h"
 #include "transport/store/rendezvous.h"
@@ -63,9 +62,6 @@ constexpr milliseconds kParting{3000};
 constexpr milliseconds kMeetingTime{2000};
 // How long a rank that has failed looks for rank 0, to report the failure: some round trips of a second.
 constexpr milliseconds kTellingTime{5000};
-
-// The topic of rank 0's message. world_transport.cc and link_measurement.cc use the two topics above it on the same channel.
-constexpr uint64_t kAddressesTopic = ~uint64_t{2};
 
 // A text that an option gives, or else a variable.
 struct Text {
@@ -253,38 +249,14 @@ std::string WhyLoopback(const WorldSpec& spec, const Settings& settings, const I
       interface.rejected.empty() ? "" : absl::StrCat(" (", absl::StrJoin(interface.rejected, "; "), ")"));
 }
 
-// Rank 0 posts its addresses for the other hosts. The first rank of each of them warns if it does not use the fast link to rank 0's host,
-// unless the user has chosen the interface.
-absl::Status WarnOfSlowLink(const WorldSpec& spec, const Settings& settings, const std::vector<Member>& members,
-                            const SocketAddress& own, ControlChannel* control, Deadline deadline) {
-  const std::string& rank_0s = members.front().host_id;
-  const std::string& this_one = members[spec.rank.value()].host_id;
-  const auto same = [](const std::string& id) { return [&id](const Member& member) { return member.host_id == id; }; };
-  if (std::all_of(members.begin(), members.end(), same(rank_0s))) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> machine, ListInterfaceAddresses());
-  if (spec.rank == Rank(0)) {
-    std::vector<std::string> addresses;
-    for (const InterfaceAddress& entry : machine) {
-      if (entry.up && !entry.address.loopback()) addresses.push_back(entry.address.WithPort(0).ToString());
-    }
-    control->PostMessage(ChannelRegistry::kWorldChannel, kAddressesTopic, absl::StrJoin(addresses, " "));
-    return absl::OkStatus();
-  }
-  const bool first_here = std::find_if(members.begin(), members.end(), same(this_one))->rank == spec.rank;
-  if (this_one == rank_0s || !first_here || !settings.interface.value.empty()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto posted,
-                            control->AwaitMessages(ChannelRegistry::kWorldChannel, kAddressesTopic, 1, deadline));
-  std::vector<SocketAddress> addresses;
-  for (const absl::string_view text : absl::StrSplit(posted.front().second, ' ', absl::SkipEmpty())) {
-    // One with the scope of an interface that this machine does not have leads nowhere from here.
-    if (const absl::StatusOr<SocketAddress> address = SocketAddress::Parse(text); address.ok()) {
-      addresses.push_back(*address);
-    }
-  }
-  const std::string faster =
-      FasterInterface(machine, own, addresses, [](const std::string& name) { return SpeedOfInterface(name); });
-  if (!faster.empty()) LOCKSTEP_LOG(kWarning) << "rank " << spec.rank << " reaches rank 0's host by " << faster;
-  return absl::OkStatus();
+ControlOptions ControlOptionsOf(const WorldSpec& spec, const Credentials& credentials, int attempt) {
+  ControlOptions control;
+  control.rank = spec.rank;
+  control.size = spec.size;
+  control.job_id = spec.job_id;
+  control.attempt = attempt;
+  control.credentials = credentials;
+  return control;
 }
 
 WorldTransport::Options TransportOptions(const WorldSpec& spec, const Settings& settings, const WorldSecurity& security,
@@ -386,14 +358,9 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
                                    Store* store, TcpStoreServer* server) {
   const Settings settings = read.value_or(Settings());
   const Deadline deadline = Deadline::After(settings.setup_timeout);
-  ControlOptions control;
-  control.rank = spec.rank;
-  control.size = spec.size;
-  control.job_id = spec.job_id;
-  control.attempt = attempt;
+  ControlOptions control = ControlOptionsOf(spec, credentials, attempt);
   control.host_id = settings.host_id;
   control.rank_zero_serves = !spec.store_served && absl::StartsWith(spec.store_url, "tcp://");
-  control.credentials = credentials;
   if (server != nullptr) {
     control.hindrance = [server] { return server->status(); };
     control.why_missing = [server] { return server->turned_away(); };
@@ -457,7 +424,8 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
                             control_->Join(self, OptionsToAgreeOn(settings, security, transport), deadline));
-  LOCKSTEP_RETURN_IF_ERROR(WarnOfSlowLink(spec, settings, members, address, control_.get(), deadline));
+  LOCKSTEP_RETURN_IF_ERROR(WarnOfSlowLink(
+      members, spec.rank, address, /*chosen_by_user=*/!settings.interface.value.empty(), control_.get(), deadline));
   LOCKSTEP_RETURN_IF_ERROR(transport.Connect(control_.get(), members, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool share_memory, transport.AllShareMemory(control_.get(), members, deadline));
   const std::string description =
@@ -537,13 +505,7 @@ absl::Status MeetOther(WorldSpec spec, Credentials credentials, int attempt) {
   spec.store_served = true;
   const Deadline deadline = Deadline::After(kMeetingTime);
   LOCKSTEP_ASSIGN_OR_RETURN(const OpenedStore opened, OpenStore(spec, &credentials, deadline));
-  ControlOptions control;
-  control.rank = spec.rank;
-  control.size = spec.size;
-  control.job_id = spec.job_id;
-  control.attempt = attempt;
-  control.credentials = credentials;
-  return ControlChannel::MeetOther(control, opened.store.get(), deadline);
+  return ControlChannel::MeetOther(ControlOptionsOf(spec, credentials, attempt), opened.store.get(), deadline);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/host/channel_registry.h"
+#include "comm/world/setup_topics.h"
 #include "transport/composite.h"
 #include "transport/ofi/ofi_transport.h"
 #include "transport/pollable_transport.h"
@@ -35,8 +36,6 @@ constexpr TransportKind kTransports[] = {
 constexpr int kOverShm = 0;
 constexpr int kOverTcp = 1;
 
-// No reducer's: those count up from where they began.
-constexpr uint64_t kSharingTopic = ~uint64_t{0};
 constexpr char kAll[] = "all";  // else why not
 
 // Between two looks at who has come late.
