@@ -48,8 +48,8 @@ std::string LimitsOnThreads();
 // How many processes the kernel has killed because this process's control group, or one above it, was out of memory.
 uint64_t OutOfMemoryKills();
 
-// How many cores this process can keep busy, at least 1: those of its affinity mask, or fewer if a control group limits its processor
-// time (cpu.max in version 2, cpu.cfs_quota_us in version 1). A fraction of a core is dropped.
+// Returns how many cores this process can keep busy, at least 1: the cores of its affinity mask, or fewer if a control group limits its
+// processor time (cpu.max in version 2, cpu.cfs_quota_us in version 1). A fraction of a core is dropped.
 int UsableCores();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What a process leaves behind when one of its communicators fails: a log line, its flight records in a file, and, for the launcher, the
+// Reports that a communicator of this process failed: by a log line, by its flight records in a file, and for the launcher by the
 // reason and the rank to blame in the file that TORCHELASTIC_ERROR_FILE names (docs/wire_formats.md, "Error file").
 //
 // Thread-safe.

@@ -20,8 +20,7 @@
 #include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/narrow_inl.h"
 
-namespace lockstep {
-namespace kernels {
+namespace lockstep::kernels {
 namespace {
 
 // target[i] = left[i] op right[i], Kernel::kStep elements at a time. The last, partial step works on
@@ -127,9 +126,9 @@ struct NarrowKernel {
 };
 
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
-// Sum or product of two f16 by the processor's own arithmetic, which rounds the exact result once. The bits are those of
-// NarrowKernel, which rounds to float32 first: that does no harm, because the 24 bits of float32 are at least two more than
-// twice the 11 bits of f16. Of more than two sources, NarrowKernel rounds the result once at the end, so this is not used.
+// Sum or product of two f16 by the processor's own arithmetic, which rounds the exact result once. NarrowKernel gives the same bits.
+// It rounds to float32 first, which does no harm: the 24 bits of float32 are at least two more than twice the 11 bits of f16. For more
+// than two sources NarrowKernel rounds once at the end, so this arithmetic is not used for them.
 struct AddHalves {
   static LOCKSTEP_LANES_INLINE float16x8_t Apply(float16x8_t a, float16x8_t b) { return vaddq_f16(a, b); }
 };
@@ -337,7 +336,6 @@ void SumScaled(void* const* targets, size_t target_count, const void* const* sou
 }
 
 }  // namespace
-}  // namespace kernels
-}  // namespace lockstep
+}  // namespace lockstep::kernels
 
 #endif  // KERNELS_CPU_COMBINE_INL_H_

@@ -103,10 +103,11 @@ class ControlChannel {
   // Connects this rank to the coordinator. Rank 0 starts the coordinator and publishes its address in the store; the
   // others wait for that and connect. The keys are removed afterwards, so that a later world may use the same store and
   // job id. The store is used until Join has returned or the channel was left. All ranks learn of a failure here or in Join:
-  // from the coordinator, or from the store if they have not reached it. If rank 0 dies, a rank that had reached it leaves that in the
-  // store for those that come later.
+  // from the coordinator, or from the store if they have not reached it. If rank 0 dies, a rank that had reached it records the death
+  // in the store for the ranks that have not.
   // ERRORS  DEADLINE_EXCEEDED    "rank 0 has not appeared"
-  //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid. Of two rank 0s both get it
+  //         ALREADY_EXISTS       another process holds our rank; the message names its host and pid. If there are two rank 0s, both
+  //                              get it
   //         ABORTED              rank 0 has died, or has not answered for the peer timeout
   //         INVALID_ARGUMENT     an option is out of its range, or the coordinator's address is one that other ranks cannot reach
   //         RESOURCE_EXHAUSTED   this process or the coordinator's has no descriptor left for the channel, or no thread
@@ -119,11 +120,11 @@ class ControlChannel {
                                                                 Deadline deadline);
 
   // For rank 0, when it fails before it can create its channel: leaves the reason in the store for the ranks that wait there.
-  // Blocks until they have read it, at most for `parting`. `deadline` is that of the set-up.
+  // Blocks until they have read it, at most for `parting`. `deadline` is the set-up's.
   static void Refuse(const ControlOptions& options, Store* store, const absl::Status& why, Deadline deadline);
 
-  // For a rank 0 that finds its store served by another process: if that is another rank 0 of this job, which sets up its world, that
-  // set-up fails. Needs the rank, size, job id and credentials of `options`.
+  // For a rank 0 whose store another process serves. If that process is another rank 0 of this job, this fails its set-up. Needs the
+  // rank, size, job id and credentials of `options`.
   // RETURNS  ALREADY_EXISTS if there is another rank 0; never OK
   static absl::Status MeetOther(const ControlOptions& options, Store* store, Deadline deadline);
 
@@ -174,8 +175,8 @@ class ControlChannel {
   // Posts a text of at most 64 KiB at the coordinator under a topic. Returns at once. Other ranks read it when something in the
   // data tells them to. The coordinator keeps the newest 64 topics.
   void PostMessage(ChannelId channel, uint64_t topic, const std::string& text);
-  // Waits until the topic has `count` messages. A call that ends at its deadline does not lose the answer: the next call with the same
-  // arguments continues its wait, so that short waits succeed over any distance.
+  // Waits until the topic has `count` messages. If a call ends at its deadline, the next call with the same arguments continues its wait
+  // and gets its answer. So repeated short waits succeed however long an answer takes.
   // RETURNS  all of them, in rank order
   // ERRORS   the channel's failure; DEADLINE_EXCEEDED
   absl::StatusOr<std::vector<std::pair<Rank, std::string>>> AwaitMessages(ChannelId channel, uint64_t topic, int count,
@@ -188,9 +189,8 @@ class ControlChannel {
   absl::StatusOr<std::vector<Rank>> EnterBarrier(ChannelId channel, uint64_t sequence, int count,
                                                  std::chrono::milliseconds timeout);
 
-  // Disconnects and closes. Waits for no peer, but rank 0 after a failure until the other ranks' systems have the announcement, at most
-  // two seconds. No callback runs afterwards. A callback must not call it. The destructor calls
-  // it.
+  // Disconnects and closes. Waits for no peer, with one exception: after a failure, rank 0 waits until the other ranks' systems have the
+  // announcement, at most two seconds. No callback runs afterwards. A callback must not call it. The destructor calls it.
   void Leave();
 
   // Leaves because this rank cannot go on with the set-up. The set-up then fails on all ranks with `why`.
@@ -287,8 +287,8 @@ class ControlChannel {
   // Join's own, and Leave's where it was not called.
   Store* const store_;
   const Deadline setup_deadline_;
-  absl::optional<control::CoordinatorRecord>
-      record_;  // rank 0's, in the store: from its publication to the end of the set-up
+  // Rank 0's, from its publication in the store to the end of the set-up.
+  absl::optional<control::CoordinatorRecord> record_;
 
   Mutex mu_;
   CondVar changed_;
@@ -303,8 +303,8 @@ class ControlChannel {
   std::string waiting_text_ ABSL_GUARDED_BY(mu_);
   std::map<ChannelId, absl::Status> failures_ ABSL_GUARDED_BY(mu_);  // kAllChannels is one of its keys
   uint64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, absl::optional<MessageList>> requests_
-      ABSL_GUARDED_BY(mu_);                                                // of AwaitAnswer calls and open_waits_
+  // Of calls of AwaitAnswer and of open_waits_.
+  std::map<uint64_t, absl::optional<MessageList>> requests_ ABSL_GUARDED_BY(mu_);
   std::deque<std::pair<Wait, uint64_t>> open_waits_ ABSL_GUARDED_BY(mu_);  // with their requests, the oldest first
 
   std::unique_ptr<control::Coordinator> coordinator_;

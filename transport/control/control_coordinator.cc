@@ -25,8 +25,7 @@
 #include "transport/secure/channel.h"
 #include "transport/secure/half_open.h"
 
-namespace lockstep {
-namespace control {
+namespace lockstep::control {
 namespace {
 
 using Clock = Deadline::Clock;
@@ -39,7 +38,7 @@ constexpr int kAcceptsPerIteration = 4;
 // How long a coordinator that ends after a failure waits for its announcement to arrive.
 constexpr milliseconds kDeliveryTime(2000);
 constexpr milliseconds kDeliveryPause(1);
-// What a rank has for an answer, beside a heartbeat: some round trips of a second.
+// How long a rank may take to answer, in addition to a heartbeat: some round trips of a second.
 constexpr milliseconds kAnswerTime(2000);
 
 // One connection: a rank of the world, or a half-open one (whose peer has not said who it is, or was rejected).
@@ -442,5 +441,4 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(Options options)
   return coordinator;
 }
 
-}  // namespace control
-}  // namespace lockstep
+}  // namespace lockstep::control

@@ -1,4 +1,4 @@
-// What a listener turned away: counted, logged at a falling rate, and summed up in the log when the listener ends.
+// Counts the peers that a listener rejects, logs them at a falling rate, and logs the sums when the listener ends.
 
 #ifndef TRANSPORT_SECURE_REFUSALS_H_
 #define TRANSPORT_SECURE_REFUSALS_H_
@@ -22,21 +22,21 @@ class Refusals {
  public:
   // `listener` names it in the log: "store server 10.0.0.1:4000".
   explicit Refusals(std::string listener) : listener_(std::move(listener)) {}
-  // Writes what Describe says, at level info.
+  // Logs what Describe returns, at level info.
   ~Refusals();
   Refusals(const Refusals&) = delete;
   Refusals& operator=(const Refusals&) = delete;
 
   using Clock = std::chrono::steady_clock;
-  // The pause after the first line of a kind. Each pause is twice the one before, up to kPauseMax. If no such peer comes for kPauseMax,
-  // the pauses begin anew.
+  // After a line of a kind, no line of that kind is logged for a pause. The first pause is kPauseMin, and each pause is twice as long as
+  // the one before, up to kPauseMax. If no peer of the kind is rejected for kPauseMax, the pauses start again at kPauseMin.
   static constexpr std::chrono::seconds kPauseMin{1};
   static constexpr std::chrono::seconds kPauseMax{3600};
 
-  // Counts one from `peer`, "10.0.0.9:51230". A warning names it, with the kind's text and `what` there is to say beyond it, unless the
-  // pause after the last line of this kind is under way: then the next line has the number of those that were left out. Of kGaveUp and
-  // kUnfinished it is a line at level info, since ranks that connect to each other at the same time do that, too. kCount, of a channel
-  // that broke once ready, counts as kBroken.
+  // Counts a rejected `peer`, for example "10.0.0.9:51230". Logs a warning with the peer, the kind's text and `what`, the details. During
+  // a pause nothing is logged, and the next line gives the number of lines left out. For kGaveUp and kUnfinished the line is at level
+  // info, since ranks that connect to each other at the same time cause these as well. kCount means that a channel broke when it was
+  // ready, and counts as kBroken.
   void Note(Refusal kind, absl::string_view peer, absl::string_view what, Clock::time_point now = Clock::now());
 
   uint64_t count(Refusal kind) const;

@@ -16,9 +16,9 @@
 // message: so no element of a reduction is ever cut. A message of up to 24 bytes is one cache line, its flag included.
 // (Longer ones spread over several cells were tried: slower than the ring from 128 bytes on.)
 //
-// What pairs with what. All of it is sequentially consistent, which transport/shm/doorbell.h needs. On x86 it costs the writer one
-// exclusive exchange and the reader nothing; on arm64 a store is one with release and a load is one with acquire. Bodies and payload
-// are accessed plainly:
+// The table says which store pairs with which load. Both are sequentially consistent, which transport/shm/doorbell.h needs. On x86 this
+// costs the writer one exclusive exchange and the reader nothing. On arm64 the store is a store-release and the load is a load-acquire.
+// Bodies and payload are accessed plainly.
 //   stamp        the writer stores it when body and payload are written; a reader that loads the stamp that it expects
 //                at this position sees them.
 //   cells_read,  the reader stores them when it will not look at that memory again; a writer that loads them may
