@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -13,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-absl::Status BindAt(const SocketAddress& address, UniqueFd* bound) {
+absl::Status Hold(const SocketAddress& address, UniqueFd* bound) {
   const int on = 1, off = 0;
   UniqueFd made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool both = address.family() == AF_INET6;  // IPv6's wildcard address covers IPv4 as well
@@ -29,20 +31,20 @@ absl::Status BindAt(const SocketAddress& address, UniqueFd* bound) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HeldPort>> HeldPort::Hold() {
+absl::StatusOr<HeldPort> HoldPort() {
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<PortRange> range, PortRangeOfEnvironment());
   UniqueFd socket;
   absl::Status status;
   // The second where there is no IPv6.
   for (const char* wildcard : {"[::]:0", "0.0.0.0:0"}) {
     LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse(wildcard));
-    const auto bind_at = [&socket](const SocketAddress& address) { return BindAt(address, &socket); };
-    status = range.has_value() ? ListenInRange(*range, any, bind_at) : bind_at(any);
+    const auto hold = [&socket](const SocketAddress& address) { return Hold(address, &socket); };
+    status = range.has_value() ? ListenInRange(*range, any, hold) : hold(any);
     if (status.ok() || absl::IsResourceExhausted(status)) break;
   }
   if (!status.ok()) return status;
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddress(socket.get()));
-  return std::unique_ptr<HeldPort>(new HeldPort(std::move(socket), bound.port()));
+  return HeldPort{std::move(socket), bound.port()};
 }
 
 }  // namespace lockstep

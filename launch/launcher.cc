@@ -48,10 +48,10 @@ struct RankProcess {
   bool ended = false;
   bool group_gone = false;
   int wait_status = 0;
-  bool ended_by_launcher = false;           // it was told to end before it ended
+  bool ended_by_launcher = false;           // SIGTERM was sent to the group before it ended
   int64_t ended_ns = 0;                     // Unix time, when its end was noticed
   bool killed = false;                      // SIGKILL was sent to the group
-  Deadline kill_at = Deadline::Infinite();  // set when the group was told to end
+  Deadline kill_at = Deadline::Infinite();  // set when SIGTERM is sent to the group
 };
 
 // Makes this process the parent of its descendants' orphans while it lives, so that they can be waited for.
@@ -93,7 +93,7 @@ class Job {
   void Reap(pid_t hint);
   // Ends the job if a rank has failed and the culprit, as far as it is known, has ended or has had blame_ms to do so.
   void EndIfFailed();
-  // What is known of every rank. `reports` has what each has reported.
+  // The facts about each rank. `reports` are theirs, by rank.
   std::vector<RankOutcome> Outcomes(const std::vector<absl::optional<RankReport>>& reports) const;
   std::vector<absl::optional<RankReport>> Reports() const;
   std::string Describe(int rank, const absl::optional<RankReport>& report) const;
@@ -111,14 +111,14 @@ class Job {
   const std::unique_ptr<ProcessGuardian> guardian_;
   JobSecret secret_;
   std::unique_ptr<TcpStoreServer> server_;
-  std::unique_ptr<HeldPort> master_port_;
+  HeldPort master_port_;
   OutputRelay relay_;
   std::vector<RankProcess> ranks_;
   std::vector<pollfd> poll_fds_;
   absl::optional<ReportFolder> reports_;              // none if it could not be made
   absl::optional<int> first_failed_;                  // whose end was noticed first
   Deadline wait_for_culprit_ = Deadline::Infinite();  // set by the first failure
-  bool ending_ = false;                               // all ranks were told to end
+  bool ending_ = false;                               // SIGTERM was sent to all ranks
   int interrupts_ = 0;
   int passed_on_before_failure_ = 0;  // the last ending signal from outside, if one came before the first failure
 };
@@ -173,7 +173,7 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, JobS
                         std::unique_ptr<TcpStoreServer> server) {
   secret_ = std::move(secret);
   server_ = std::move(server);
-  LOCKSTEP_ASSIGN_OR_RETURN(master_port_, HeldPort::Hold());
+  LOCKSTEP_ASSIGN_OR_RETURN(master_port_, HoldPort());
   const int threads = ThreadsPerRank(options_);
   absl::StatusOr<ReportFolder> reports = ReportFolder::Create();
   if (reports.ok()) {
@@ -201,7 +201,7 @@ absl::Status Job::Start(const std::string& path, const std::string& job_id, JobS
         {"LOCAL_RANK", absl::StrCat(rank)},
         {"LOCAL_WORLD_SIZE", size},
         {"MASTER_ADDR", "127.0.0.1"},
-        {"MASTER_PORT", absl::StrCat(master_port_->port())},
+        {"MASTER_PORT", absl::StrCat(master_port_.port)},
     };
     if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", absl::StrCat(threads));
     if (reports_.has_value()) {

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/deadline.h"
+#include "base/env_testing.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/log_testing.h"
@@ -91,6 +92,10 @@ class LauncherTest : public testing::Test {
     files_.push_back(absl::StrCat(folder_, "/", name));
     return files_.back();
   }
+  static void RemoveReports(const LaunchResult& result) {
+    const std::string& last = result.others.back();
+    EXPECT_EQ(system(absl::StrCat("rm -r ", last.substr(last.rfind(' ') + 1)).c_str()), 0);
+  }
   std::string Fifo() {
     const std::string fifo = File("fifo");
     EXPECT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -130,10 +135,9 @@ TEST_F(LauncherTest, TellsEachRankItsPlaceAsTorchrunDoes) {
 TEST_F(LauncherTest, TakesItsPortsFromLockstepPorts) {
   const int first = LocalAddress(ListenAnywhere(*SocketAddress::Parse("127.0.0.1:0"))->get())->port();
   const int last = std::min(first + 20, 65535);
-  setenv("LOCKSTEP_PORTS", absl::StrCat(first, "-", last).c_str(), 1);
+  const ScopedVariable ports("LOCKSTEP_PORTS", absl::StrCat(first, "-", last));
   options_.store_url.clear();
   Run(1, "echo ${LOCKSTEP_STORE##*:}; echo $MASTER_PORT");
-  unsetenv("LOCKSTEP_PORTS");
   const std::vector<std::string> lines = out_.lines();
   ASSERT_EQ(lines.size(), 2);
   for (const std::string& line : lines) {
@@ -144,8 +148,7 @@ TEST_F(LauncherTest, TakesItsPortsFromLockstepPorts) {
 
 // One rank per core and one more: each has one thread. Alone, a rank has all cores.
 TEST_F(LauncherTest, SharesTheUsableCoresAmongTheRanksUnlessTheUserSetsTheThreads) {
-  unsetenv("OMP_NUM_THREADS");
-  unsetenv("MKL_NUM_THREADS");
+  ScopedVariable omp("OMP_NUM_THREADS", nullptr), mkl("MKL_NUM_THREADS", nullptr);
   SetLogLevel(LogLevel::kInfo);
   LogLines log;
   const int cores = UsableCores();
@@ -158,14 +161,12 @@ TEST_F(LauncherTest, SharesTheUsableCoresAmongTheRanksUnlessTheUserSetsTheThread
   Run(1, show);
   EXPECT_EQ(out_.lines().back(), "[0] omp 3");
   options_.threads = 0;
-  setenv("MKL_NUM_THREADS", "5", 1);
+  mkl.Set("5");
   Run(1, show);
   EXPECT_EQ(out_.lines().back(), "[0] omp");
-  setenv("OMP_NUM_THREADS", "7", 1);
+  omp.Set("7");
   Run(1, show);
   EXPECT_EQ(out_.lines().back(), "[0] omp 7");
-  unsetenv("MKL_NUM_THREADS");
-  unsetenv("OMP_NUM_THREADS");
   SetLogLevel(LogLevel::kWarning);
   EXPECT_THAT(log.lines(),
               ElementsAre(HasSubstr(absl::StrCat("threads per rank: ", cores, " (OMP_NUM_THREADS), since 1 rank has ")),
@@ -276,13 +277,14 @@ TEST_F(LauncherTest, LeavesTheUsersFileAndLevelAsTheyAre) {
   std::ofstream(file) << std::string(64, 'a') << "\n";
   ASSERT_EQ(chmod(file.c_str(), 0600), 0);
   options_.store_url.clear();
-  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
+  ScopedVariable variable("LOCKSTEP_SECRET_FILE", file);
   Run(1, "echo $LOCKSTEP_SECRET_FILE");
-  unsetenv("LOCKSTEP_SECRET_FILE");
-  setenv("LOCKSTEP_SECURITY", "none", 1);
+  // Also in a job that a rank starts.
+  Run(1, "launch/lockstep-run -n 1 --foreground 0 /bin/sh -c 'echo inner $LOCKSTEP_SECRET_FILE'");
+  variable.Set(nullptr);
+  const ScopedVariable level("LOCKSTEP_SECURITY", "none");
   Run(1, "echo none: $LOCKSTEP_SECRET_FILE");
-  unsetenv("LOCKSTEP_SECURITY");
-  EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file, "[0] none:"));
+  EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file, "[0] inner " + file, "[0] none:"));
 }
 
 // Who starts the inner launcher is a rank of the outer job. Where the store is given, it may be the outer job's, which wants its secret.
@@ -297,32 +299,20 @@ TEST_F(LauncherTest, AJobThatARankOfAnotherStartsHasASecretOfItsOwn) {
   EXPECT_EQ(secrets[2], secrets[0]);
 }
 
-TEST_F(LauncherTest, TheUsersFileIsThatOfAJobThatARankStartsToo) {
-  const std::string file = File("secret");
-  std::ofstream(file) << std::string(64, 'a') << "\n";
-  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
-  options_.store_url.clear();
-  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
-  Run(1, "launch/lockstep-run -n 1 --foreground 0 /bin/sh -c 'echo $LOCKSTEP_SECRET_FILE'");
-  unsetenv("LOCKSTEP_SECRET_FILE");
-  EXPECT_THAT(out_.lines(), ElementsAre("[0] " + file));
-}
-
 TEST_F(LauncherTest, AFileOrLevelThatCannotBeIsAnErrorBeforeAnythingStarts) {
   const std::string file = File("secret");
   std::ofstream(file) << std::string(64, 'a') << "\n";
   ASSERT_EQ(chmod(file.c_str(), 0644), 0);
   options_.store_url.clear();
   options_.command = {"/bin/true"};
-  setenv("LOCKSTEP_SECRET_FILE", file.c_str(), 1);
+  ScopedVariable variable("LOCKSTEP_SECRET_FILE", file);
   EXPECT_THAT(Launch(options_),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::AllOf(HasSubstr(file), HasSubstr("0644"))));
-  setenv("LOCKSTEP_SECRET_FILE", "/no/such/file", 1);
+  variable.Set("/no/such/file");
   EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/no/such/file")));
-  unsetenv("LOCKSTEP_SECRET_FILE");
-  setenv("LOCKSTEP_SECURITY", "much", 1);
+  variable.Set(nullptr);
+  const ScopedVariable level("LOCKSTEP_SECURITY", "much");
   EXPECT_THAT(Launch(options_), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("LOCKSTEP_SECURITY")));
-  unsetenv("LOCKSTEP_SECURITY");
 }
 
 TEST_F(LauncherTest, DrawsAnotherJobIdForEachJob) {
@@ -411,8 +401,7 @@ TEST_F(LauncherTest, TheRankThatIsBlamedIsWaitedForAndComesLast) {
   EXPECT_THAT(result.others[0], ContainsRegex("^rank 0 .* exited with status 1: Aborted: rank 1 died .a.py:1.$"));
   EXPECT_THAT(result.others[1], ContainsRegex("^rank 2 .* was ended by the launcher$"));
   EXPECT_THAT(result.others[2], HasSubstr(" are in /"));
-  const std::string folder = result.others[2].substr(result.others[2].rfind(' ') + 1);
-  EXPECT_EQ(system(absl::StrCat("rm -r ", folder).c_str()), 0);
+  RemoveReports(result);
 }
 
 TEST_F(LauncherTest, TheRankThatIsBlamedIsEndedIfItDoesNotEnd) {
@@ -425,20 +414,15 @@ TEST_F(LauncherTest, TheRankThatIsBlamedIsEndedIfItDoesNotEnd) {
   EXPECT_EQ(result.first_failed, 1);
   EXPECT_EQ(result.exit_status, 5);
   EXPECT_THAT(result.report, ContainsRegex("^rank 1 .* was ended by the launcher: rank 0 failed because of it$"));
-  EXPECT_EQ(system(absl::StrCat("rm -r ", result.others[1].substr(result.others[1].rfind(' ') + 1)).c_str()), 0);
+  RemoveReports(result);
 }
 
 // Else rank 0 would expect torchrun to serve MASTER_PORT.
 TEST_F(LauncherTest, RanksOfATorchrunWorkerAreNoWorkersOfTorchrun) {
-  for (const char* variable : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK"})
-    setenv(variable, "1", 1);
-  setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json", 1);
+  const ScopedVariable store("TORCHELASTIC_USE_AGENT_STORE", "1"), id("TORCHELASTIC_RUN_ID", "1"),
+      group("GROUP_RANK", "1"), file("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json");
   Run(1, "env | grep -E '^(TORCHELASTIC|GROUP)_'");
   EXPECT_THAT(out_.lines(), ElementsAre(ContainsRegex("^.0. TORCHELASTIC_ERROR_FILE=.*/error.rank0.json$")));
-  for (const char* variable :
-       {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "TORCHELASTIC_ERROR_FILE"}) {
-    unsetenv(variable);
-  }
 }
 
 TEST_F(LauncherTest, RankThatIgnoresSigtermIsKilledAfterTheGracePeriod) {

@@ -34,6 +34,12 @@ inline WorldOptions TestWorldOptions(Store* store, int rank, int size) {
   return options;
 }
 
+inline std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
+  std::vector<absl::Status> statuses;
+  for (const WorldOrError& world : worlds) statuses.push_back(world.status());
+  return statuses;
+}
+
 // Creates a world for each of these options, all at once.
 inline std::vector<WorldOrError> CreateWorlds(const std::vector<WorldOptions>& options) {
   std::vector<WorldOrError> worlds;

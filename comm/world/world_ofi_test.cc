@@ -50,12 +50,6 @@ using ::testing::Eq;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
-  std::vector<absl::Status> statuses;
-  for (const WorldOrError& world : worlds) statuses.push_back(world.status());
-  return statuses;
-}
-
 // The providers that this machine's libfabric offers to those that name none, in the order of preference.
 std::vector<std::string> ProvidersHere() {
   std::vector<std::string> providers;

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/env_testing.h"
 #include "base/rank.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
@@ -55,12 +56,6 @@ Deadline Soon() { return Deadline::AfterMs(30'000); }
 
 // For a world that does not form: the first rank's time, in which those that do come have come, on a busy machine, too.
 constexpr milliseconds kOthersAreIn(5000);
-
-std::vector<absl::Status> StatusesOf(const std::vector<WorldOrError>& worlds) {
-  std::vector<absl::Status> statuses;
-  for (const WorldOrError& world : worlds) statuses.push_back(world.status());
-  return statuses;
-}
 
 // Met at a store of their own.
 std::vector<WorldOrError> Formed(int size, const std::function<void(int, WorldOptions*)>& change = nullptr) {
@@ -102,28 +97,6 @@ std::vector<absl::Status> ErrorsOf(const std::vector<WorldOrError>& worlds,
   });
   return errors;
 }
-
-// Sets a variable for the time of a scope, or unsets it, for null. Used while the test has one thread.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) {
-    if (const char* const before = getenv(name); before != nullptr) before_ = before;
-    Set(value);
-  }
-  ~ScopedVariable() { Set(before_.has_value() ? before_->c_str() : nullptr); }
-
- private:
-  void Set(const char* value) const {
-    if (value == nullptr) {
-      unsetenv(name_);
-    } else {
-      setenv(name_, value, /*overwrite=*/1);
-    }
-  }
-
-  const char* const name_;
-  absl::optional<std::string> before_;
-};
 
 TEST(World, OfOneNeedsNothingSet) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<World> world, World::Create(WorldOptions()));

@@ -1,6 +1,9 @@
-"""lockstep.torch.init() under launchers that set no variables of torch.distributed's, and worlds of some of a job's processes. A launcher
-that is not installed is skipped. Each test starts the ranks of a scenario: this file again, with the scenario's name."""
+"""lockstep.torch.init() under launchers that set no variables of torch.distributed's, and PyTorch under lockstep-run: the port of TCPStore,
+a job inside a worker of torchrun, worlds of some of a job's processes. A launcher that is not installed is skipped. Each test starts the
+ranks of a scenario: this file again, with the scenario's name."""
 
+import datetime
+import errno
 import os
 import shutil
 import socket
@@ -8,6 +11,7 @@ import sys
 import tempfile
 import unittest
 
+import lockstep.run
 import programs
 
 TIMEOUT_S = 120
@@ -52,6 +56,31 @@ def smaller_worlds():
     dist.all_reduce(x)
     with lockstep.init(rank=0, world_size=1) as alone:
         say(f'rank {rank} sum {x.item()} alone {alone.size}')
+    dist.destroy_process_group()
+
+
+def tcp_store(libuv):
+    import torch.distributed as dist
+    rank, port = int(os.environ['RANK']), int(os.environ['MASTER_PORT'])
+    with socket.socket() as taker:
+        try:
+            taker.bind(('', port))
+            sys.exit('a process that does not set SO_REUSEADDR could take MASTER_PORT')
+        except OSError as error:
+            assert error.errno == errno.EADDRINUSE, error
+    store = dist.TCPStore(os.environ['MASTER_ADDR'], port, 2, rank == 0, use_libuv=libuv == 'libuv')
+    store.set(f'key {rank}', 'x')
+    store.wait([f'key {1 - rank}'])
+    store.add('done', 1)
+    while rank == 0 and store.add('done', 0) < 2:
+        pass
+
+
+def in_torchrun():
+    import torch.distributed as dist
+    dist.init_process_group('lockstep', timeout=datetime.timedelta(seconds=60))
+    dist.barrier()
+    say(f'rank {dist.get_rank()} of {dist.get_world_size()} launched by torchrun: {dist.is_torchelastic_launched()}')
     dist.destroy_process_group()
 
 
@@ -112,9 +141,22 @@ class Launchers(unittest.TestCase):
         for rank, total in enumerate((3.0, 3.0, 7.0, 7.0)):
             self.assertIn(f'rank {rank} sum {total} alone 1\n', output)
 
+    def test_tcp_store_listens_on_the_port_that_is_held(self):
+        for backend in ('libuv', 'sockets'):
+            with self.subTest(backend):
+                status, output = programs.run([sys.executable, '-m', 'lockstep.run', '-n', '2', FILE, 'tcp_store', backend], TIMEOUT_S)
+                self.assertEqual(status, 0, output)
+
+    def test_inside_a_worker_of_torchrun(self):
+        torchrun = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '1', '--no-python']
+        status, output = programs.run([*torchrun, lockstep.run.launcher(), '-n', '2', sys.executable, FILE, 'in_torchrun'], 180)
+        self.assertEqual(status, 0, output)
+        for rank in range(2):
+            self.assertIn(f'[{rank}] rank {rank} of 2 launched by torchrun: False', output)
+
 
 if __name__ == '__main__':
     if len(sys.argv) > 1 and sys.argv[1] in globals():
-        globals()[sys.argv[1]]()
+        globals()[sys.argv[1]](*sys.argv[2:])
     else:
         unittest.main()
