@@ -6,15 +6,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
@@ -49,17 +52,24 @@ void AddPorts(const std::string& description, std::set<int>* ports) {
   }
 }
 
-// Established connections to these ports of this host.
+// Established connections of this process to these ports of this host. Connections that others make from a port of that number are
+// in the kernel's table too.
 int ConnectionsTo(const std::set<int>& ports) {
-  // number: local address:port remote address:port state ..., in hexadecimal
+  std::set<std::string> own;  // "socket:[inode]"
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    own.insert(std::filesystem::read_symlink(entry.path(), closed).string());
+  }
+  // number: local address:port remote address:port state queues timer retransmissions user timeout inode ..., in hexadecimal
   constexpr absl::string_view kEstablished = "01";
   std::ifstream table("/proc/self/net/tcp");
   int connections = 0;
   for (std::string line; std::getline(table, line);) {
     std::istringstream words(line);
-    std::string number, local, remote, state;
+    std::string number, local, remote, state, skipped, inode;
     uint32_t port = 0;
-    if (!(words >> number >> local >> remote >> state) || state != kEstablished) continue;
+    words >> number >> local >> remote >> state >> skipped >> skipped >> skipped >> skipped >> skipped >> inode;
+    if (state != kEstablished || own.count(absl::StrCat("socket:[", inode, "]")) == 0) continue;
     if (absl::SimpleHexAtoi(local.substr(local.find(':') + 1), &port))
       connections += ports.count(static_cast<int>(port));
   }

@@ -83,11 +83,16 @@ class ControlChannelTest : public ::testing::TestWithParam<Security> {
   absl::StatusOr<Channel> CreateRank(int rank, int size, Deadline deadline = Soon()) {
     return Create(Options(rank, size), deadline);
   }
-  // All ranks create their channels and join.
+  // All ranks create their channels, rank 0 before the others, and join.
   void Form(int size) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel zero, CreateRank(0, size));
     InParallel(size, [&](int rank) {
-      LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, size));
-      EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+      if (rank == 0) {
+        EXPECT_THAT(zero->Join(MemberOf(0), {}, Soon()), IsOk());
+      } else {
+        LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Channel channel, CreateRank(rank, size));
+        EXPECT_THAT(channel->Join(MemberOf(rank), {}, Soon()), IsOk());
+      }
     });
   }
   std::string Record() { return store_->Get(kKey, Soon()).value(); }
@@ -271,7 +276,7 @@ TEST_P(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverW
 TEST_P(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
   ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"), Soon());
   EXPECT_THAT(CreateRank(1, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
-  // Rank 1 has heard of it, rank 2 comes only now: both take part in the next one.
+  // Rank 1 has heard of it, rank 2 comes only when rank 0 has begun again: both take part in the next one.
   Form(3);
   // One of long ago is none either.
   SetRecord(control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}));
