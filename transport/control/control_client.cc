@@ -222,7 +222,7 @@ absl::StatusOr<std::vector<Member>> ControlChannel::AwaitJoined(Deadline deadlin
 }
 
 void ControlChannel::Report(ChannelId channel, const absl::Status& status, absl::optional<Rank> suspect) {
-  if (status.ok()) return;
+  if (status.ok() || forked()) return;
   const uint32_t suspected = suspect.has_value() ? static_cast<uint32_t>(suspect->value()) : control::kNoRank;
   MutexLock lock(&mu_);
   PostLocked(control::Report{channel, suspected, Shortened(status)});
@@ -234,6 +234,7 @@ void ControlChannel::Report(ChannelId channel, const absl::Status& status, absl:
 }
 
 void ControlChannel::ReportLate(ChannelId channel, uint64_t sequence, const std::string& operation) {
+  if (forked()) return;
   MutexLock lock(&mu_);
   PostLocked(control::Late{channel, sequence, operation.substr(0, kTextBytesMax)});
   KeepLocked(channel, absl::DeadlineExceededError(
