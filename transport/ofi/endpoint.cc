@@ -309,6 +309,7 @@ bool OfiEndpoint::ReadErrors() {
   OfiCompletion completion;
   completion.tag = entry.tag;
   completion.bytes = entry.len;
+  completion.truncated = entry.err == FI_ETRUNC;
   char text[128] = "";
   const char* const detail = fi_cq_strerror(completions_, entry.prov_errno, entry.err_data, text, sizeof(text));
   completion.status = OfiStatus(*api_, entry.err, absl::StrCat("libfabric ", info_->fabric_attr->prov_name));

@@ -37,6 +37,7 @@ struct OfiCompletion {
   absl::Status status;  // CANCELLED after Cancel, and then only
   size_t bytes = 0;     // of what was received
   uint64_t tag = 0;
+  bool truncated = false;  // an error: what came is longer than the post's memory
 };
 
 // One operation of an endpoint. The owner fills it in, keeps it and its memory in place until `complete` is called, and may

@@ -39,7 +39,18 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using Code = absl::StatusCode;
 
-constexpr char kProvider[] = "tcp;ofi_rxm";
+// The best one here for TCP.
+const std::string& Provider() {
+  static const std::string* const name = [] {
+    OfiRequest request;
+    request.provider = "tcp";
+    request.address = OfiTestAddress();
+    const auto api = Ofi();
+    const absl::StatusOr<OfiProvider> best = api.ok() ? FindProvider(**api, request) : api.status();
+    return new std::string(best.ok() ? best->info->fabric_attr->prov_name : "tcp");
+  }();
+  return *name;
+}
 
 // The provider's own part of an address.
 std::string NameOf(const std::string& address) { return DecodeOfiName(address.substr(address.find(' ') + 1)); }
@@ -49,7 +60,7 @@ class OfiTransportTest : public TransportWorldTest<OfiTransport> {
   // Not in SetUp, so that a test says what it wants. False when the test is to end.
   bool Create(
       int size, const std::function<void(OfiTransportOptions*)>& change = [](OfiTransportOptions*) {},
-      const std::string& provider = kProvider) {
+      const std::string& provider = Provider()) {
     return Take(UnavailableIfNotFound(CreateOfiWorld(size, provider, change)));
   }
 };
@@ -57,7 +68,7 @@ class OfiTransportTest : public TransportWorldTest<OfiTransport> {
 TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
   if (!Create(1)) return;
   const auto create = [](const std::function<void(OfiTransportOptions*)>& change) {
-    OfiTransportOptions options = OfiTestOptions(0, 2, kProvider);
+    OfiTransportOptions options = OfiTestOptions(0, 2, Provider());
     change(&options);
     return OfiTransport::Create(options).status();
   };
@@ -75,24 +86,27 @@ TEST_F(OfiTransportTest, CreationSaysWhatIsWrong) {
 
 TEST_F(OfiTransportTest, TellsItsProviderAndWhyNoOther) {
   if (!Create(2)) return;
-  EXPECT_EQ(rank(0)->agreed(), kProvider);
-  EXPECT_THAT(rank(0)->address(), MatchesRegex("tcp;ofi_rxm [0-9a-f]+"));
-  EXPECT_THAT(rank(0)->DescribePeer(Rank(1)), MatchesRegex("ofi tcp;ofi_rxm 127\\.0\\.0\\.1:[0-9]+"));
-  EXPECT_THAT(rank(0)->DescribeChoice(), AllOf(testing::StartsWith("providers of libfabric:\ntcp;ofi_rxm "),
-                                               HasSubstr(" 127.0.0.1: chosen\n"), HasSubstr(": is not ")));
+  EXPECT_EQ(rank(0)->agreed(), Provider());
+  EXPECT_THAT(rank(0)->address(), MatchesRegex(absl::StrCat(Provider(), " [0-9a-f]+")));
+  EXPECT_THAT(rank(0)->DescribePeer(Rank(1)),
+              MatchesRegex(absl::StrCat("ofi ", Provider(), " 127\\.0\\.0\\.1:[0-9]+")));
+  EXPECT_THAT(rank(0)->DescribeChoice(),
+              AllOf(testing::StartsWith(absl::StrCat("providers of libfabric:\n", Provider(), " ")),
+                    HasSubstr(" 127.0.0.1: chosen\n"), HasSubstr(": is not ")));
 }
 
 TEST_F(OfiTransportTest, AddressesMustBeThoseOfTheWorldAndOfOneProvider) {
   if (!Create(2)) return;
-  OfiTransportOptions options = OfiTestOptions(0, 2, kProvider);
+  OfiTransportOptions options = OfiTestOptions(0, 2, Provider());
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto other, OfiTransport::Create(options));
   EXPECT_THAT(other->SetPeers({other->address()}), StatusIs(Code::kInvalidArgument, HasSubstr("1 addresses")));
-  EXPECT_THAT(other->SetPeers({other->address(), "efa 0011"}),
-              StatusIs(Code::kFailedPrecondition,
-                       AllOf(HasSubstr("rank 0 uses tcp;ofi_rxm and rank 1 efa"), HasSubstr("LOCKSTEP_OFI_PROVIDER"))));
+  EXPECT_THAT(
+      other->SetPeers({other->address(), "efa 0011"}),
+      StatusIs(Code::kFailedPrecondition, AllOf(HasSubstr(absl::StrCat("rank 0 uses ", Provider(), " and rank 1 efa")),
+                                                HasSubstr("LOCKSTEP_OFI_PROVIDER"))));
   EXPECT_THAT(other->SetPeers({other->address(), ""}),
               StatusIs(Code::kFailedPrecondition, HasSubstr("rank 1 no provider")));
-  EXPECT_THAT(other->SetPeers({other->address(), "tcp;ofi_rxm 0011"}),
+  EXPECT_THAT(other->SetPeers({other->address(), absl::StrCat(Provider(), " 0011")}),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("rank 1"), HasSubstr("no address of this provider"))));
   TestOperation send;
   other->Send(Rank(1), 0, TestEnvelope(1), "x", 1, &send);
@@ -134,9 +148,10 @@ TEST_F(OfiTransportTest, WhoDoesNotFitIsRefusedAndToldWhyWhileTheOthersGoOn) {
       return;
     }
     ExpectExchange(0, 2);
-    EXPECT_THAT(SendStatus(1, 0), StatusIs(Code::kFailedPrecondition,
-                                           AllOf(HasSubstr("send to rank 0 over ofi tcp;ofi_rxm 127.0.0.1:"),
-                                                 HasSubstr("the peer refused the connection"), HasSubstr(c.message))));
+    EXPECT_THAT(SendStatus(1, 0),
+                StatusIs(Code::kFailedPrecondition,
+                         AllOf(HasSubstr(absl::StrCat("send to rank 0 over ofi ", Provider(), " 127.0.0.1:")),
+                               HasSubstr("the peer refused the connection"), HasSubstr(c.message))));
     ExpectExchange(0, 2, 5);
   }
 }
@@ -144,7 +159,7 @@ TEST_F(OfiTransportTest, WhoDoesNotFitIsRefusedAndToldWhyWhileTheOthersGoOn) {
 TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
   if (!Create(2)) return;
   ExpectExchange(1, 0);
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto second, OfiTransport::Create(OfiTestOptions(1, 2, kProvider)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto second, OfiTransport::Create(OfiTestOptions(1, 2, Provider())));
   ASSERT_THAT(second->SetPeers({rank(0)->address(), second->address()}), IsOk());
   TestOperation send;
   second->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
@@ -157,7 +172,7 @@ TEST_F(OfiTransportTest, ASecondProcessOfTheSameRankIsRefused) {
 TEST_F(OfiTransportTest, WhatUnauthenticatedPeersSendReachesNobody) {
   if (!Create(2)) return;
   ExpectExchange(0, 1);
-  OfiOutsider outsider(*Ofi(), kProvider);
+  OfiOutsider outsider(*Ofi(), Provider());
   const std::vector<unsigned char> noise = TestPayload(20'000, 1);
   const std::string bytes(noise.begin(), noise.end());
   std::vector<unsigned char> target(16, 0xab);
@@ -206,7 +221,7 @@ TEST_F(OfiTransportTest, NobodyAtTheAddressIsUnavailable) {
   ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
   EXPECT_THAT(send.status,
               StatusIs(Code::kUnavailable,
-                       AllOf(HasSubstr("send to rank 1 over ofi tcp;ofi_rxm 127.0.0.1:"),
+                       AllOf(HasSubstr(absl::StrCat("send to rank 1 over ofi ", Provider(), " 127.0.0.1:")),
                              HasSubstr(absl::StrCat("no answer within ", kConnectTimeout.count(), " ms")))));
 }
 
@@ -219,12 +234,13 @@ TEST_F(OfiTransportTest, ConnectMakesAllWaysOrSaysWhichIsMissing) {
   ASSERT_TRUE(Await(rank(0), [&] { return send.done(); }));
   EXPECT_THAT(send.status, IsOk());
 
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto lonely, OfiTransport::Create(OfiTestOptions(0, 2, kProvider)));
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto gone, OfiTransport::Create(OfiTestOptions(1, 2, kProvider)));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto lonely, OfiTransport::Create(OfiTestOptions(0, 2, Provider())));
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto gone, OfiTransport::Create(OfiTestOptions(1, 2, Provider())));
   ASSERT_THAT(lonely->SetPeers({lonely->address(), gone->address()}), IsOk());
   gone = nullptr;
   EXPECT_THAT(lonely->Connect(Deadline::AfterMs(50)),
-              StatusIs(Code::kDeadlineExceeded, HasSubstr("connecting to rank 1 over ofi tcp;ofi_rxm 127.0.0.1:")));
+              StatusIs(Code::kDeadlineExceeded,
+                       HasSubstr(absl::StrCat("connecting to rank 1 over ofi ", Provider(), " 127.0.0.1:"))));
 }
 
 TEST_F(OfiTransportTest, ManyChannelsAtOnce) {

@@ -184,13 +184,12 @@ void OfiPeers::OnReceived(OfiPost* post, const OfiCompletion& completion) {
   OfiSlot* const slot = reinterpret_cast<OfiSlot*>(post);
   OfiPeers* const self = static_cast<OfiPeers*>(slot->owner);
   // One that is too long is none of ours, and only that one is lost. Any other error is the endpoint's.
-  const bool truncated = absl::IsInternal(completion.status) && completion.bytes >= kOfiSlotBytes;
-  if (!completion.status.ok() && !truncated) {
+  if (!completion.status.ok() && !completion.truncated) {
     self->slots_.Give(slot);
     if (self->status_.ok()) self->status_ = completion.status;
     return;
   }
-  if (truncated) {
+  if (completion.truncated) {
     self->refusals_.Note(Refusal::kTooLong, "somebody on the fabric",
                          absl::StrCat("a notice of more than ", kOfiSlotBytes, " bytes"));
   } else if (self->Handle(slot, completion)) {
