@@ -55,7 +55,8 @@ def abseil_of(*programs):
     return sorted({line.split()[2] for line in lines if line.strip().startswith('libabsl_')})
 
 
-# From which glibc on distributions have the libstdc++ with these symbols, GLIBCXX_3.4.N, as PEP 600's policies are in auditwheel.
+# From which glibc on distributions have the libstdc++ with these symbols, GLIBCXX_3.4.N, as PEP 600's policies are in auditwheel (which
+# has 24 from 2.27 on, where nothing was tried).
 GLIBC_WITH = {19: (2, 17), 24: (2, 28), 28: (2, 31), 29: (2, 34), 30: (2, 35), 33: (2, 39)}
 
 

@@ -55,6 +55,9 @@ def main():
         linked = [debian(*line.rstrip('\n').split('\t')) for line in file]
     linked += [debian(name, output_of('dpkg-query', '-W', '-f', '${Version}', name), licence) for name, licence in HEADERS]
     linked += [package('xla-ffi-header', '0.3', 'Apache-2.0')] + cuda()
+    with open('tools/torch-libraries', encoding='ascii') as file:
+        torch = re.search(r'^releases=\((.*)\)', file.read(), re.M)[1].split()
+    linked += [package(f'pytorch-headers-{release}', release, 'BSD-3-Clause') for release in torch]
     commit, seconds = output_of('git', 'log', '-1', '--format=%H %ct').split()
     with open('capi/lockstep.h', encoding='ascii') as file:
         version = '.'.join(re.findall(r'#define LOCKSTEP_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)', file.read()))

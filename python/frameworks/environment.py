@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""environment.py DIR: a virtual environment in DIR with what requirements.txt names, for machines without a GPU.
+"""environment.py DIR [NAME...]: a virtual environment in DIR with what requirements.txt names (all, or NAMEs), for machines without a GPU.
 
 PyPI's PyTorch for x86-64 is built for CUDA. It loads only where the loader finds CUDA's libraries (2.5 GB), though on a machine without a
 GPU nothing of them runs. Here each of these libraries is a stub, whose functions return an error: torch.cuda.is_available() is
@@ -75,10 +75,12 @@ def write_stub(path, symbols_of):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith('-'):
+    if len(sys.argv) < 2 or sys.argv[1].startswith('-'):
         sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1]).resolve()
     requirements = (HERE / 'requirements.txt').read_text()
+    if sys.argv[2:]:
+        requirements = '\n'.join(line for line in requirements.splitlines() if re.split('[=[]', line)[0] in sys.argv[2:])
     done = folder / 'done'
     if done.exists() and done.read_text() == requirements:
         return
@@ -92,7 +94,7 @@ def main():
     # So that nothing of CUDA is fetched.
     for metadata in site.glob('torch-*.dist-info/METADATA'):
         metadata.write_text(re.sub(r'Requires-Dist: (nvidia-|cuda-|triton).*\n', '', metadata.read_text()))
-    install('-r', HERE / 'requirements.txt')
+    install(*re.findall('^[^#\n]+', requirements, re.MULTILINE))
     # The wheel looks for CUDA's libraries there.
     stubs = site / 'nvidia/cu13/lib'
     stubs.mkdir(parents=True)

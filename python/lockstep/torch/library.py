@@ -1,10 +1,10 @@
 """The back end's C++ library: taken from the wheel if that has it for this release of PyTorch, otherwise compiled once on each host.
 
     python -m lockstep.torch.library                      # compiles it now, for example while an image is built
-    python library.py TORCH PACKAGE OUT                   # compiles it for the PyTorch in the folder TORCH, which need not be installed
+    python library.py TORCH PACKAGE OUT [FLAG...]         # compiles it for the PyTorch in the folder TORCH, which need not be installed
 
-No wheel has it yet: the first process group compiles it, which takes a C++20 compiler and about 25 s. It is kept in
-$XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of init_process_group.
+The wheel of a release has it for PyTorch 2.12 to 2.15. Elsewhere the first process group compiles it, which takes a C++20 compiler and
+about 25 s. It is kept in $XDG_CACHE_HOME/lockstep or ~/.cache/lockstep. The time does not count against the timeout of init_process_group.
 
 ERRORS  lockstep.Unavailable says what to install or to set.
 """
@@ -92,7 +92,7 @@ def _compile(path):
     import torch
     import lockstep
     compiler = shutil.which(os.environ.get('CXX', 'c++'))
-    remedy = "install g++ 11 or later, or set CXX to such a compiler"
+    remedy = "install g++ 11 or later, set CXX to such a compiler, or use a release's wheel with PyTorch 2.12 to 2.15"
     if compiler is None:
         raise lockstep.Unavailable(f'the back end has to be compiled for PyTorch {torch.__version__}: there is no C++ compiler; {remedy}')
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -130,8 +130,8 @@ def build():
 
 
 if __name__ == '__main__':
-    if len(sys.argv) == 4:
-        sys.exit(subprocess.run(command(*sys.argv[1:], os.environ.get('CXX', 'c++'))).returncode)
+    if len(sys.argv) > 3:
+        sys.exit(subprocess.run([*command(*sys.argv[1:4], os.environ.get('CXX', 'c++')), *sys.argv[4:]]).returncode)
     elif len(sys.argv) > 1:
         sys.exit(__doc__)
     print(find() or build())

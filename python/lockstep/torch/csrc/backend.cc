@@ -530,7 +530,9 @@ class Backend : public c10d::Backend {
   // Returns when the call of Wait() has, with its error. If a signal ends the wait, the next operation waits again.
   void FinishInterrupted() {
     if (!interrupted_) return;
-    while (interrupted_call_.wait_for(std::chrono::milliseconds(kSliceMs)) != std::future_status::ready) {
+    // GCC 8's libstdc++, which a release's wheel has to do with, has no wait by a steady clock.
+    const auto slice = [] { return std::chrono::system_clock::now() + std::chrono::milliseconds(kSliceMs); };
+    while (interrupted_call_.wait_until(slice()) != std::future_status::ready) {
       if (InMainThread()) CheckSignals();
     }
     interrupted_ = false;
