@@ -432,7 +432,10 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
       Describe(spec, settings, Describe(security, secret_source, settings.transport->create_wide != nullptr), store,
                members, transport);
   ShmTransport* const shared_memory = share_memory ? transport.shared_memory() : nullptr;
+  const bool on_one_host = share_memory && transport.local_peers().size() + 1 == members.size();
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, transport.Take());
+  // Rank 0 has control connections to all.
+  if (on_one_host) shared_memory->Settled(/*parks=*/spec.rank == Rank(0));
 
   const double ranks_per_core = RanksPerCore(members, self.host_id);
   const bool cores_to_spare = ranks_per_core > 0 && ranks_per_core <= 1;

@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -97,6 +100,27 @@ LOCKSTEP_RANK_FUNCTION(ShortOfDescriptors) {
   }
 }
 
+// With the folder's own.
+ptrdiff_t CountDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+}
+
+// Makes a world over what is best here, all-reduces a short and a long vector, and answers how many descriptors that takes. "end" ends it.
+LOCKSTEP_RANK_FUNCTION(CountsDescriptorsOfAWorld) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto store, ConnectToTestStore(self.arguments()[0]));
+  const ptrdiff_t before = CountDescriptors();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<World> world, World::Create(ProcessWorldOptions(self, store.get())));
+  for (const size_t count : {1, 1 << 20}) {
+    std::vector<float> data(count, 1.0f);
+    CollectiveRequest request = MakeRequest(Collective::kAllReduce, DType::kF32, count, data.data(), data.data());
+    LOCKSTEP_RETURN_IF_ERROR(world->communicator()->Run(request));
+    request.algorithm = Algorithm::kRing;  // by mailboxes
+    LOCKSTEP_RETURN_IF_ERROR(world->communicator()->Run(request));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(self.Send(absl::StrCat(CountDescriptors() - before)));
+  return self.Receive(Soon()).status();
+}
+
 class WorldDescriptorsTest : public ::testing::Test {
  protected:
   void Start(int hindered) {
@@ -123,6 +147,24 @@ class WorldDescriptorsTest : public ::testing::Test {
   std::unique_ptr<TcpStoreServer> store_;
   std::unique_ptr<ProcessGroup> group_;
 };
+
+// Rank 0: a control connection of each peer, both ends of its own, the coordinator's listener and epoll, and the socket where connections
+// of shared memory are parked. The others: a control connection, and two sockets for each peer.
+TEST(WorldDescriptors, OfRankZeroAreAtMostTwelveWithEightRanksOnItsHost) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, ServeTestStore());
+  ProcessGroup::Options options;
+  options.size = 8;
+  options.arguments = {store->address().ToString()};
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto group, ProcessGroup::Start("CountsDescriptorsOfAWorld", options));
+  for (int rank = 0; rank < options.size; ++rank) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::string answer, group->Receive(rank, Soon()));
+    int count = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(answer, &count)) << answer;
+    EXPECT_LE(count, rank == 0 ? 12 : 15) << "rank " << rank;
+  }
+  for (int rank = 0; rank < options.size; ++rank) EXPECT_THAT(group->Send(rank, "end"), IsOk());
+  EXPECT_THAT(group->WaitAll(Soon()), Each(IsOk()));
+}
 
 // With however few, nobody waits for what cannot come: the world works, over whatever it may be, or every rank is told why there
 // is none, at once.

@@ -27,8 +27,8 @@ socklen_t AbstractAddress(absl::string_view name, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-absl::StatusOr<UniqueFd> UnixSocket() {
-  const int descriptor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+absl::StatusOr<UniqueFd> UnixSocket(int type = SOCK_SEQPACKET) {
+  const int descriptor = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return ErrnoStatus(errno, "unix socket");
   return UniqueFd(descriptor);
 }
@@ -115,7 +115,7 @@ absl::StatusOr<bool> SendUnix(int socket, absl::string_view bytes, absl::Span<co
   }
 }
 
-absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
+absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message, int flags) {
   char bytes[kUnixMessageBytesMax];
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kUnixDescriptorsMax)];
   iovec piece = {bytes, sizeof(bytes)};
@@ -127,7 +127,7 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
   ssize_t received;
   // A reset (the peer left without reading all) is told once, before what the peer had sent until then.
   do {
-    received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
   } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
   if (received < 0 && errno == EAGAIN) return false;
   if (received < 0) return ErrnoStatus(errno, "receive from a unix socket");
@@ -152,6 +152,23 @@ absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message) {
   message->bytes.assign(bytes, received);
   explicit_bzero(bytes, received);  // it may be a secret
   return true;
+}
+
+absl::StatusOr<UniqueFd> LoopUnix() {
+  LOCKSTEP_ASSIGN_OR_RETURN(UniqueFd socket, UnixSocket(SOCK_DGRAM));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  socklen_t length = sizeof(address.sun_family);  // the system chooses a name
+  sockaddr* const generic = reinterpret_cast<sockaddr*>(&address);
+  bool made = bind(socket.get(), generic, length) == 0;
+  length = sizeof(address);
+  made = made && getsockname(socket.get(), generic, &length) == 0 && connect(socket.get(), generic, length) == 0;
+  if (!made) return ErrnoStatus(errno, "connect a unix socket to itself");
+  // What another process has sent before it was connected. From then on the system lets nobody else send.
+  char byte;
+  while (recv(socket.get(), &byte, 1, MSG_DONTWAIT) >= 0) {
+  }
+  return socket;
 }
 
 }  // namespace lockstep

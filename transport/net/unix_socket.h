@@ -49,7 +49,12 @@ absl::StatusOr<UnixCredentials> PeerCredentials(int socket);
 // Both never wait. True when the message was sent or received; false when there is no room, or nothing to receive, now.
 // UNAVAILABLE at the end of the stream; RESOURCE_EXHAUSTED when descriptors came that this process may not hold.
 absl::StatusOr<bool> SendUnix(int socket, absl::string_view bytes, absl::Span<const int> descriptors);
-absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message);
+// `flags`: MSG_PEEK leaves the message, whose descriptors are copied, also if they cannot be held.
+absl::StatusOr<bool> ReceiveUnix(int socket, UnixMessage* message, int flags = 0);
+
+// A datagram socket from which its own messages come back; no other process can send to it. Descriptors in its messages stay open, and
+// take no numbers of this process. They count as under way, of which one user may have as many as RLIMIT_NOFILE allows a process.
+absl::StatusOr<UniqueFd> LoopUnix();
 
 }  // namespace lockstep
 

@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -110,6 +113,26 @@ TEST_F(UnixSocketTest, AFullSocketTakesNoMoreAndLosesNothing) {
     ASSERT_EQ(message.bytes, absl::StrCat("message ", i));
   }
   EXPECT_THAT(ReceiveUnix(target_.get(), &message), IsOkAndHolds(false));
+}
+
+TEST_F(UnixSocketTest, ALoopKeepsDescriptorsAndNobodyElseSendsToIt) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const UniqueFd loop, LoopUnix());
+  EXPECT_THAT(SendUnix(loop.get(), "p", {source_.get()}), IsOkAndHolds(true));
+  source_.reset();
+  UnixMessage message;
+  EXPECT_THAT(ReceiveUnix(target_.get(), &message), IsOkAndHolds(false)) << "it is still open";
+  sockaddr_un name;
+  socklen_t length = sizeof(name);
+  ASSERT_EQ(getsockname(loop.get(), reinterpret_cast<sockaddr*>(&name), &length), 0);
+  const UniqueFd other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(sendto(other.get(), "x", 1, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&name), length), -1);
+  EXPECT_EQ(errno, EPERM);
+  for (const int flags : {int{MSG_PEEK}, 0}) {
+    ASSERT_THAT(ReceiveUnix(loop.get(), &message, flags), IsOkAndHolds(true));
+    ASSERT_EQ(message.descriptors.size(), 1);
+    EXPECT_THAT(SendUnix(message.descriptors[0].get(), "back", {}), IsOkAndHolds(true));
+  }
+  EXPECT_THAT(ReceiveUnix(loop.get(), &message), IsOkAndHolds(false));
 }
 
 // The peer leaves without reading all that it was sent, which resets the connection: what it said is still heard.

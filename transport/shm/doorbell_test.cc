@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <thread>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"
@@ -62,6 +64,24 @@ TEST(Doorbell, ItsOwnerMayRingItAsWell) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Doorbell bell, Doorbell::Create());
   bell.Ring();
   EXPECT_TRUE(Rings(bell));
+}
+
+TEST(Doorbell, ByFutexWakesAThreadThatSleeps) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Doorbell bell, Doorbell::Create());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(PeerDoorbell peer, PeerOf(bell));
+  bell.UseFutex();
+  peer.UseFutex();
+  for (const bool by_owner : {false, true}) {
+    bell.Silence();
+    bell.Arm();
+    EXPECT_FALSE(bell.Sleep(Deadline::AfterMs(1)));
+    std::thread ringer([&] { by_owner ? bell.Ring() : peer.RingIfArmed(); });
+    EXPECT_TRUE(bell.Sleep(Deadline::AfterMs(60'000)));
+    ringer.join();
+    EXPECT_TRUE(bell.Sleep(Deadline::Now())) << "until it is taken away";
+  }
+  peer.CountNotice();
+  EXPECT_EQ(bell.notices(), 1);
 }
 
 TEST(Doorbell, WhatIsNoPageOfADoorbellIsRefused) {

@@ -1,9 +1,11 @@
 #include "transport/shm/local_peers.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +31,13 @@ constexpr std::chrono::seconds kStay(1);
 constexpr std::chrono::milliseconds kPause(2);
 // Between two calls of go_on.
 constexpr std::chrono::milliseconds kLook(100);
+
+// Between two looks for the ends of connections that no notice announces.
+constexpr std::chrono::milliseconds kEndLook(50);
+
+// For how many descriptors the LocalPeers of this process may take up room among those of this user that are under way.
+int ParkedMax() { return 4 * static_cast<int>(HalfOpen::MostForThisProcess()); }
+std::atomic<int> may_be_parked{0};
 
 // What an event is about, beside an index.
 enum : uint64_t { kBell, kListener, kHalfOpen, kOwnSocket, kTheirSocket };
@@ -368,12 +377,77 @@ void LocalPeers::Decide(Peer* peer, const absl::Status& status) {
 
 void LocalPeers::Notify(Rank rank, const ShmNotice& notice, UniqueFd memory) {
   Peer& peer = peers_[rank.value()];
-  if (!peer.own_socket.valid()) return;  // it has gone
+  const bool open = peer.own_socket.valid();
+  if (!peer.status.ok() || (!open && !peer.parked)) return;  // it has gone
   peer.unsent.push_back({EncodeNotice(notice), std::move(memory)});
-  if (peer.unsent.size() == 1) {
-    ++unsent_peers_;
-    (void)SendNotices(&peer, rank);
+  if (peer.unsent.size() > 1) return;
+  ++unsent_peers_;
+  if (!Unpark(rank.value()).ok()) return;
+  (void)SendNotices(&peer, rank);
+  if (!open) Park(rank.value());
+}
+
+void LocalPeers::Settled(bool parks) {
+  settled_ = true;
+  StopListening();
+  events_.reset();
+  bell_->UseFutex();
+  for (Peer& peer : peers_) peer.bell.UseFutex();
+  if (!parks) return;
+  room_ = 2 * (self_.size - 1);
+  absl::StatusOr<UniqueFd> parking = LoopUnix();
+  if (may_be_parked.fetch_add(room_) + room_ <= ParkedMax() && parking.ok()) parking_ = *std::move(parking);
+  for (int i = 0; i < self_.size; ++i) Park(i);
+}
+
+void LocalPeers::Park(int rank) {
+  Peer& peer = peers_[rank];
+  if (!parking_.valid() || !peer.own_socket.valid()) return;
+  const absl::StatusOr<bool> parked = SendUnix(parking_.get(), "p", {peer.own_socket.get(), peer.their_socket.get()});
+  if (!parked.ok() || !*parked) return;
+  peer.own_socket.reset();
+  peer.their_socket.reset();
+  peer.parked = true;
+  parked_ranks_.push_back(rank);
+}
+
+absl::Status LocalPeers::Unpark(int rank) {
+  while (peers_[rank].parked) {
+    // In two steps: nothing is lost if this process may hold no more descriptors.
+    UnixMessage message;
+    LOCKSTEP_RETURN_IF_ERROR(ReceiveUnix(parking_.get(), &message, MSG_PEEK).status());
+    if (message.descriptors.size() != 2) return absl::InternalError("a connection was parked and is not there");
+    char byte;
+    (void)recv(parking_.get(), &byte, 1, MSG_DONTWAIT);
+    const int first = parked_ranks_.front();
+    parked_ranks_.pop_front();
+    peers_[first].parked = false;
+    peers_[first].own_socket = std::move(message.descriptors[0]);
+    peers_[first].their_socket = std::move(message.descriptors[1]);
+    if (!peers_[first].status.ok()) peers_[first].own_socket.reset();
+    if (first != rank) Park(first);
   }
+  return absl::OkStatus();
+}
+
+bool LocalPeers::Look(Observer* observer) {
+  const uint32_t notices = bell_->notices();
+  const auto now = HalfOpen::Clock::now();
+  const bool news = std::exchange(notices_seen_, notices) != notices;
+  if (!news && unsent_peers_ == 0 && now < next_look_) return false;
+  next_look_ = now + kEndLook;
+  bool moved = false;
+  for (int i = 0; i < self_.size; ++i) {
+    Peer& peer = peers_[i];
+    if (!peer.status.ok()) continue;
+    const absl::Status unparked = Unpark(i);
+    if (!unparked.ok() && news) Lose(&peer, Rank(i), unparked, observer);
+    if (!peer.own_socket.valid()) continue;
+    moved |= ReadNotices(&peer, Rank(i), observer);
+    if (!peer.unsent.empty()) moved |= SendNotices(&peer, Rank(i));
+    Park(i);
+  }
+  return moved;
 }
 
 bool LocalPeers::SendNotices(Peer* peer, Rank rank) {
@@ -391,6 +465,7 @@ bool LocalPeers::SendNotices(Peer* peer, Rank rank) {
     moved = true;
     if (sent.ok()) {
       peer->unsent.pop_front();
+      if (settled_) peer->bell.CountNotice();
     } else {
       peer->unsent.clear();  // the peer's own connection tells why
     }
@@ -418,17 +493,22 @@ bool LocalPeers::ReadNotices(Peer* peer, Rank rank, Observer* observer) {
       }
       lost = absl::DataLossError("it broke the protocol: what it said is no notice");
     }
-    peer->their_socket.reset();
-    peer->own_socket.reset();
-    if (!peer->unsent.empty()) --unsent_peers_;
-    peer->unsent.clear();
-    peer->status = lost;
-    observer->OnLost(rank, lost);
+    Lose(peer, rank, lost, observer);
   }
   return moved;
 }
 
+void LocalPeers::Lose(Peer* peer, Rank rank, const absl::Status& why, Observer* observer) {
+  peer->their_socket.reset();
+  peer->own_socket.reset();
+  if (!peer->unsent.empty()) --unsent_peers_;
+  peer->unsent.clear();
+  peer->status = why;
+  observer->OnLost(rank, why);
+}
+
 bool LocalPeers::Poll(Observer* observer) {
+  if (settled_) return Look(observer);
   if (paused_)
     paused_ = !EpollControl(events_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, About(kListener, 0)).ok();
   // Another thread may have had its descriptor.
@@ -473,15 +553,26 @@ bool LocalPeers::Poll(Observer* observer) {
   return moved;
 }
 
-void LocalPeers::Leave() {
+void LocalPeers::StopListening() {
   paused_ = false;
   spare_.reset();
   listener_.reset();
   while (!half_open_peers_.empty()) Drop(half_open_peers_.begin()->first, Refusal::kUnfinished, "");
+}
+
+void LocalPeers::Leave() {
+  StopListening();
+  parking_.reset();
+  parked_ranks_.clear();
+  may_be_parked.fetch_sub(std::exchange(room_, 0));
   for (Peer& peer : peers_) {
+    const bool connected = peer.parked || peer.own_socket.valid();
+    peer.parked = false;
     peer.own_socket.reset();
     peer.their_socket.reset();
     peer.unsent.clear();
+    // The end of the connection, which it would see later.
+    if (settled_ && connected && !bell_->forked()) peer.bell.CountNotice();
   }
   unsent_peers_ = 0;
 }

@@ -84,12 +84,18 @@ class LocalPeers {
   PeerDoorbell* bell(Rank rank) { return &peers_[rank.value()].bell; }
   pid_t pid(Rank rank) const { return peers_[rank.value()].pid; }
 
+  // For the end of the set-up of a world whose ranks all share memory, before the first notice. Closes the listener, epoll and the
+  // doorbells' descriptors. This rank's doorbell counts notices from now on, and Poll looks for the ends of connections every 50 ms. With
+  // `parks`, the connections wait in the queue of one socket (LoopUnix) while they are not used.
+  // REQUIRES  every rank calls it, once no rank connects any more
+  void Settled(bool parks);
+
   // Queues a notice with memory (or none) for a local peer; never waits for it.
   void Notify(Rank rank, const ShmNotice& notice, UniqueFd memory);
   // Whether every notice was handed to the system.
   bool notices_sent() const { return unsent_peers_ == 0; }
 
-  // Readable (level-triggered) while Poll has something to do. Includes the bell's event.
+  // Readable (level-triggered) while Poll has something to do, until Settled. Includes the bell's event.
   int event_descriptor() const { return events_.get(); }
   // Does what can be done without waiting. Returns whether it did anything.
   bool Poll(Observer* observer);
@@ -119,6 +125,7 @@ class LocalPeers {
     PeerDoorbell bell;
     pid_t pid = 0;
     std::deque<Unsent> unsent;
+    bool parked = false;
   };
 
   // A connection of somebody who has not said a hello.
@@ -151,6 +158,13 @@ class LocalPeers {
   // Both return whether something was done.
   bool ReadNotices(Peer* peer, Rank rank, Observer* observer);
   bool SendNotices(Peer* peer, Rank rank);
+  void Lose(Peer* peer, Rank rank, const absl::Status& why, Observer* observer);
+  void StopListening();
+  // Poll's part after Settled.
+  bool Look(Observer* observer);
+  // Both do nothing for a peer that is lost. Park leaves the connections open where they cannot be parked.
+  void Park(int rank);
+  absl::Status Unpark(int rank);
 
   // Constant after construction.
   const ShmExpectation self_;
@@ -170,6 +184,12 @@ class LocalPeers {
   HalfOpen half_open_;
   uint64_t last_id_ = 0;
   int unsent_peers_ = 0;
+  bool settled_ = false;
+  UniqueFd parking_;              // LoopUnix's, if connections are parked
+  int room_ = 0;                  // for so many descriptors
+  std::deque<int> parked_ranks_;  // in the order in which their connections are there
+  uint32_t notices_seen_ = 0;
+  HalfOpen::Clock::time_point next_look_ = {};
 };
 
 }  // namespace lockstep

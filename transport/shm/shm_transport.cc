@@ -18,6 +18,8 @@ namespace {
 
 // How often Progress polls the unix sockets: new mailboxes and closed connections are seen nowhere else.
 constexpr int kProgressPerPoll = 64;
+// By futex: then the ends of connections are looked for, which nobody rings for.
+constexpr std::chrono::milliseconds kSleepMax(50);
 // What one link may move before the next link is served, and how many rounds there are in a call.
 constexpr int64_t kIterationBytes = int64_t{64} << 10;
 constexpr int kIterationsMax = 16;
@@ -402,18 +404,20 @@ bool ShmTransport::Progress() {
   if (Forked()) return Run();
   bool moved = false;
   const bool event_seen = event_seen_.load(std::memory_order_relaxed);
-  if (event_seen || ++progress_without_poll_ >= kProgressPerPoll) {
+  const bool arms = sleep_wanted_.load(std::memory_order_relaxed);
+  if (event_seen || arms || ++progress_without_poll_ >= kProgressPerPoll) {
     progress_without_poll_ = 0;
     if (event_seen) {
       event_seen_.store(false, std::memory_order_relaxed);
       bell_.Silence();
       KeepAwake();
     }
+    if (arms) {
+      sleep_wanted_.store(false, std::memory_order_relaxed);
+      bell_.Arm();
+    }
+    // After arming: notices that are counted later ring.
     moved = local_peers_->Poll(this);
-  }
-  if (sleep_wanted_.load(std::memory_order_relaxed)) {
-    sleep_wanted_.store(false, std::memory_order_relaxed);
-    bell_.Arm();
   }
   return Run() || moved;
 }
@@ -462,6 +466,10 @@ void ShmTransport::KeepAwake() {
 
 void ShmTransport::WaitForEvent(Deadline deadline) {
   if (BeginWait()) {
+    if (bell_.by_futex()) {
+      const bool rung = bell_.Sleep(Deadline::Earlier(deadline, Deadline::After(kSleepMax)));
+      return EndWait(rung || !deadline.passed());
+    }
     pollfd descriptor = {local_peers_->event_descriptor(), POLLIN, 0};
     (void)poll(&descriptor, 1, deadline.remaining_ms());
     EndWait(descriptor.revents != 0);

@@ -6,9 +6,9 @@
 // Memory. The source makes a mailbox with its first message on a channel (532 KiB by default) and hands it to the target. So
 // memory grows with the channels that a pair of ranks uses, in the direction in which it uses them: an all-reduce of 8 ranks
 // as a ring takes 8 mailboxes, one in which all talk to all takes 56. No rank maps more than memory_bytes_max: beyond that, a
-// channel's first message fails with RESOURCE_EXHAUSTED. A local peer costs three descriptors; a mailbox costs none once it
-// is handed over. Aborting a channel releases its mailboxes. Memory is never reused, since a stopped peer may still write
-// into it.
+// channel's first message fails with RESOURCE_EXHAUSTED. A local peer costs three descriptors, after Settled two or none; a mailbox
+// costs none once it is handed over. Aborting a channel releases its mailboxes. Memory is never reused, since a stopped peer may still
+// write into it.
 //
 // Messages. A message passes through the mailbox in pieces, while the receiver reduces the pieces before them straight out of
 // it. A message of up to 24 bytes is one cache line. System calls only ring the bell of a sleeping peer and check, once in a
@@ -92,6 +92,10 @@ class ShmTransport final : public PollableTransport, private LocalPeers::Observe
 
   // Answers ranks that asked after Connect. For a rank that waits for something else before its first Progress.
   void AnswerLatecomers() { (void)local_peers_->Poll(this); }
+
+  // For the end of the set-up of a world whose ranks all share memory: LocalPeers::Settled. There are no descriptors for poll() then.
+  // REQUIRES  every rank calls it, before its first Send
+  void Settled(bool parks) { local_peers_->Settled(parks); }
 
   // OK while a rank shares memory with this one; else why it does not, or how it was lost.
   const absl::Status& status(Rank peer) const { return local_peers_->status(peer); }

@@ -51,7 +51,7 @@ using Code = absl::StatusCode;
 using testing::HasSubstr;
 
 TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox, size_t piece_bytes_max,
-                         int yields_max, SecurityLevel level = SecurityLevel::kNone) {
+                         int yields_max, SecurityLevel level = SecurityLevel::kNone, bool settled = false) {
   return {name, [=](int size) -> absl::StatusOr<Transports> {
             LOCKSTEP_ASSIGN_OR_RETURN(ShmTransports ranks, CreateShmWorld(size, [&](ShmTransportOptions* options) {
                                         options->mailbox = mailbox;
@@ -59,17 +59,21 @@ TransportFactory Factory(const std::string& name, const MailboxGeometry& mailbox
                                         options->yields_max = yields_max;
                                         options->credentials = TestCredentials(level);
                                       }));
+            for (const auto& rank : ranks) {
+              if (settled) rank->Settled(/*parks=*/rank->rank() == Rank(0));
+            }
             return AsTransports(std::move(ranks));
           }};
 }
 
-INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
-                         testing::Values(Factory("Default", MailboxGeometry(), 16 << 10, 20),
-                                         Factory("Authenticated", MailboxGeometry(), 16 << 10, 20,
-                                                 SecurityLevel::kAuthenticate),
-                                         // So small that everything wraps and blocks all the time.
-                                         Factory("Tiny", MailboxGeometry{32, 4096}, 192, 0)),
-                         TransportFactoryName);
+INSTANTIATE_TEST_SUITE_P(
+    Shm, TransportConformance,
+    testing::Values(Factory("Default", MailboxGeometry(), 16 << 10, 20),
+                    Factory("Authenticated", MailboxGeometry(), 16 << 10, 20, SecurityLevel::kAuthenticate),
+                    Factory("Settled", MailboxGeometry(), 16 << 10, 0, SecurityLevel::kNone, /*settled=*/true),
+                    // So small that everything wraps and blocks all the time.
+                    Factory("Tiny", MailboxGeometry{32, 4096}, 192, 0)),
+    TransportFactoryName);
 
 class ShmTransportTest : public TransportWorldTest<ShmTransport> {
  protected:
