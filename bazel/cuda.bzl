@@ -32,9 +32,12 @@ def _cuda_objects_impl(ctx):
     objects = []
     for source in ctx.files.srcs:
         output = ctx.actions.declare_file("_cuda/%s/%s.o" % (ctx.label.name, source.basename))
+
+        # Else the object has the absolute path of the source and the number of nvcc's process in names of symbols.
+        same_names = ["--keep", "--keep-dir", output.dirname, "-Xcudafe", "--orig_src_path_name " + source.path]
         ctx.actions.run(
             executable = NVCC,
-            arguments = flags + ["-x", "cu", "-c", source.path, "-o", output.path],
+            arguments = flags + same_names + ["-x", "cu", "-c", source.path, "-o", output.path],
             inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers]),
             outputs = [output],
             mnemonic = "CudaCompile",
