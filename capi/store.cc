@@ -21,7 +21,7 @@ using lockstep::Deadline;
 using lockstep::DescribeStoreKey;
 using lockstep::StoreOp;
 
-constexpr char kName[] = "store the embedder's store";
+constexpr char kName[] = "store of this program";
 // Values at set-up are addresses: one call does.
 constexpr size_t kValueBytesUsual = 4096;
 constexpr std::chrono::milliseconds kPollMin(1);

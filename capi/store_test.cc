@@ -155,7 +155,7 @@ TEST_F(EmbeddersStoreTest, CodesBecomeErrorsThatNameCallbackAndKey) {
   callbacks_.remove = [](void*, const char*, int64_t) -> lockstep_code { return LOCKSTEP_PERMISSION_DENIED; };
   Store& mine = store();
   const auto unavailable =
-      StatusIs(absl::StatusCode::kUnavailable, "store the embedder's store: callback get: key 'k': UNAVAILABLE");
+      StatusIs(absl::StatusCode::kUnavailable, "store of this program: callback get: key 'k': UNAVAILABLE");
   EXPECT_THAT(mine.Get("k", kNow), unavailable);
   EXPECT_THAT(mine.Wait("k", Deadline::AfterMs(10'000)), unavailable);  // at once: only NOT_FOUND is worth waiting for
   EXPECT_THAT(mine.Set("k", "v", kNow), StatusIs(absl::StatusCode::kUnknown,

@@ -133,6 +133,12 @@ class Launchers(unittest.TestCase):
                                        'print(dist.get_world_size())'], TIMEOUT_S)
         self.assertEqual((status, output), (0, '1\n'))
 
+    def test_half_of_the_variables_is_no_world_of_one(self):
+        for half in ({'RANK': '0'}, {'WORLD_SIZE': '2'}):
+            status, output = programs.run([sys.executable, '-c', 'import lockstep.torch; lockstep.torch.init()'], TIMEOUT_S, **half)
+            self.assertIn('ValueError: one of RANK and WORLD_SIZE is set', output)
+            self.assertEqual(status, 1)
+
     def test_worlds_of_some_of_the_jobs_processes(self):
         with tempfile.TemporaryDirectory() as folder:
             status, output = programs.run([sys.executable, '-m', 'lockstep.run', '-n', '4', FILE, 'smaller_worlds'], TIMEOUT_S,

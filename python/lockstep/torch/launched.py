@@ -20,13 +20,15 @@ def init(**options):
     serves a TCPStore, and every rank sets these variables, LOCAL_RANK and LOCAL_WORLD_SIZE for whatever reads them later.
 
     REQUIRES  every process of the launcher's job calls it
-    ERRORS    those of lockstep.init() and init_process_group()
+    ERRORS    those of lockstep.init() and init_process_group(); ValueError if one of RANK and WORLD_SIZE is set, and nothing tells the rest
     """
     if all(name in os.environ for name in _VARIABLES) or options.keys() & {'init_method', 'store', 'rank', 'world_size'}:
         return dist.init_process_group('lockstep', **options)
     timeout = {'timeout': options['timeout']} if options.get('timeout') else {}
     with lockstep.init() as communicator:
         rank, size = communicator.rank, communicator.size
+        if size == 1 and ('RANK' in os.environ) != ('WORLD_SIZE' in os.environ):
+            raise ValueError('one of RANK and WORLD_SIZE is set: set both, with MASTER_ADDR and MASTER_PORT, or none for a world of one')
         hosts = communicator.all_gather_object(_this_host())
         store = where = None
         if rank == 0:
