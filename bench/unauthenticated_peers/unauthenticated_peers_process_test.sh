@@ -22,7 +22,7 @@ assert row['connections'] == sum(row['attacks'].values()) >= 2000, row
 assert row['admitted'] == [] and min(row['attacks'].values()) > 0, row
 assert row['turned_away'] + row['left'] == row['connections'], row
 for phase in 'train', 'close', 'form':
-    # Those of shared memory are there while the world forms.
+    # Shared memory has listeners only while the world forms.
     assert listeners - ({'local'} if phase != 'form' else set()) <= set(row['phases'][phase]), row
 # Those that wait in a listener's queue as it closes are turned away by the kernel.
 assert 0.5 * row['connections'] < row['refusals'] <= row['connections'] + 1000, row

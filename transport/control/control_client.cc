@@ -131,7 +131,7 @@ void ControlChannel::Post(const Message& message) {
 
 void ControlChannel::PostLocked(const Message& message) {
   if (coordinator_state_ != CoordinatorState::kUp || leaving_) return;
-  // What the socket does not take now, the thread sends by the next heartbeat.
+  // If the socket does not take it all, the thread sends the rest with the next heartbeat at the latest.
   if (!connection_.Queue(Connection::MakeFrame(message))) {
     LOCKSTEP_LOG(kWarning) << "control channel: rank 0 does not read; dropped messages";
   }

@@ -164,7 +164,7 @@ absl::StatusOr<UniqueFd> LoopUnix() {
   length = sizeof(address);
   made = made && getsockname(socket.get(), generic, &length) == 0 && connect(socket.get(), generic, length) == 0;
   if (!made) return ErrnoStatus(errno, "connect a unix socket to itself");
-  // What another process has sent before it was connected. From then on the system lets nobody else send.
+  // Drops what another process may have sent before the socket was connected. Now the system accepts messages from this socket alone.
   char byte;
   while (recv(socket.get(), &byte, 1, MSG_DONTWAIT) >= 0) {
   }

@@ -40,7 +40,7 @@
 
 namespace lockstep {
 
-// What is in the page. Sequentially consistent.
+// The contents of the page. Accesses are sequentially consistent.
 struct DoorbellPage {
   alignas(64) std::atomic<uint32_t> armed;
   alignas(64) std::atomic<uint32_t> notices;
@@ -50,8 +50,8 @@ struct DoorbellPage {
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free,
               "a futex is such a word");
 
-// The owner's end. Externally synchronised, but for armed(), Ring() and Sleep(), which any thread may call. Of no use, and
-// harmless, in a forked child.
+// The owner's end. Externally synchronised, except armed(), Ring() and Sleep(), which any thread may call. In a forked child its calls do
+// nothing.
 class Doorbell {
  public:
   static constexpr size_t kPageBytes = 4096;
@@ -131,7 +131,7 @@ class Doorbell {
   absl::optional<Wakeup> event_;  // none by futex
   uint64_t fork_generation_ = 0;
   uint32_t number_ = 0;
-  // What it is armed with, for threads that must not touch what a forked child does not have.
+  // The number for which the bell is armed. A copy, for threads that must not touch the page: a forked child does not have it.
   std::atomic<uint32_t> armed_{0};
   std::atomic<bool> rung_{false};  // by the owner, by futex, since the last Silence
 };

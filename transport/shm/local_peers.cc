@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kLook(100);
 // Between two looks for the ends of connections that no notice announces.
 constexpr std::chrono::milliseconds kEndLook(50);
 
-// For how many descriptors the LocalPeers of this process may take up room among those of this user that are under way.
+// The most descriptors that all LocalPeers of this process may park. The system limits how many a user has under way in Unix sockets.
 int ParkedMax() { return 4 * static_cast<int>(HalfOpen::MostForThisProcess()); }
 std::atomic<int> may_be_parked{0};
 

@@ -186,7 +186,7 @@ class LocalPeers {
   int unsent_peers_ = 0;
   bool settled_ = false;
   UniqueFd parking_;              // LoopUnix's, if connections are parked
-  int room_ = 0;                  // for so many descriptors
+  int room_ = 0;                  // descriptors that it counts in may_be_parked
   std::deque<int> parked_ranks_;  // in the order in which their connections are there
   uint32_t notices_seen_ = 0;
   HalfOpen::Clock::time_point next_look_ = {};

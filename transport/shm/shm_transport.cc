@@ -18,7 +18,7 @@ namespace {
 
 // How often Progress polls the unix sockets: new mailboxes and closed connections are seen nowhere else.
 constexpr int kProgressPerPoll = 64;
-// By futex: then the ends of connections are looked for, which nobody rings for.
+// The longest sleep by futex. The end of a connection rings no bell, so Progress looks for it after each sleep.
 constexpr std::chrono::milliseconds kSleepMax(50);
 // What one link may move before the next link is served, and how many rounds there are in a call.
 constexpr int64_t kIterationBytes = int64_t{64} << 10;
