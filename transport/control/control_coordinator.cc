@@ -88,6 +88,15 @@ class CoordinatorThread final : public Coordinator, private World::Output {
  private:
   bool secured() const { return options_.credentials.level != SecurityLevel::kNone; }
 
+  // What options_.why_missing knows, and who was turned away here: a rank without the secret is one of them.
+  std::string WhyMissing() const {
+    std::string why = options_.why_missing != nullptr ? options_.why_missing() : "";
+    if (const std::string refused = refusals_.Describe(); !refused.empty()) {
+      absl::StrAppend(&why, why.empty() ? "" : "; ", "the coordinator has ", refused);
+    }
+    return why;
+  }
+
   void Loop() {
     std::vector<epoll_event> events(kEventsPerIteration);
     TimePoint last_iteration = Clock::now();
@@ -401,8 +410,9 @@ CoordinatorThread::CoordinatorThread(Options options, UniqueFd listener, const S
       epoll_(std::move(epoll)),
       refusals_(absl::StrCat("coordinator ", address_.ToString())),
       told_(options_.size),
-      world_({options_.size, options_.job_id, options_.world_id, interval_ + kAnswerTime, options_.why_missing}, this,
-             Clock::now()),
+      world_(
+          {options_.size, options_.job_id, options_.world_id, interval_ + kAnswerTime, [this] { return WhyMissing(); }},
+          this, Clock::now()),
       by_rank_(options_.size, nullptr),
       // Besides unauthenticated peers, all ranks may come at once. At level none nobody begins well.
       half_open_(HalfOpen::Bound::kProcess, HalfOpen::MostForThisProcess() + (secured() ? 0 : options_.size),

@@ -446,6 +446,20 @@ TEST_P(SecuredCoordinatorTest, OthersThanRanksOfTheJobAreTurnedAwayAndCounted) {
   Join();
 }
 
+TEST_P(SecuredCoordinatorTest, WhoWasTurnedAwayIsMentionedWhereARankIsMissing) {
+  Start(2);
+  zero_ = ConnectAs(0);
+  RawPeer peer(coordinator_->address(), Secured('x', GetParam()));
+  peer.Send(HelloOf(1, size_));
+  EXPECT_THAT(peer.Receive(), StatusIs(absl::StatusCode::kUnavailable, "closed"));
+  zero_->Send(JoinOf(0));
+  zero_->Send(GiveUp{});
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const JoinFailed failed, zero_->ReceiveA<JoinFailed>());
+  EXPECT_EQ(failed.status.message(),
+            "the world did not form in time: rank 1 of 2 has not joined; the coordinator has turned away 1 (does not "
+            "have the secret)");
+}
+
 // Who has listened to a rank gains nothing by saying the same.
 TEST_P(SecuredCoordinatorTest, ACaptureIsWorthNothing) {
   Start(2);
