@@ -189,17 +189,17 @@ def lockstep_gpu_test(name, deps = [], copts = [], tags = [], **kwargs):
     )
     lockstep_cc_test(name = name, srcs = [], tags = tags + ["gpu"], deps = [":%s_objects" % name], **kwargs)
 
+# The second best provider, where libfabric has one: net went back into tcp after 1.17 (fi_net(7)), and from 2.0 on tcp is all.
+_LIBFABRIC_RELEASE = [int(n) for n in _LIBFABRIC.split(".")[:2]]
+_OFI_NEXT = "net;ofi_rxm" if _LIBFABRIC_RELEASE < [1, 18] else "tcp;ofi_rxm" if _LIBFABRIC_RELEASE < [2, 0] else "tcp"
+
 _TRANSPORTS = {
     "default": {},  # what is best here, shared memory
     "tcp": {"LOCKSTEP_TRANSPORT": "tcp"},
     "tcp_tagged": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY_LOCAL": "1"},
     "tcp_encrypted": {"LOCKSTEP_TRANSPORT": "tcp", "LOCKSTEP_SECURITY": "encrypt"},
     "ofi": {"LOCKSTEP_TRANSPORT": "ofi"},
-    # The next best provider. net was a fork of tcp and went back into it after 1.17 (fi_net(7)), so that tcp is the best one since then.
-    "ofi_next": {
-        "LOCKSTEP_TRANSPORT": "ofi",
-        "LOCKSTEP_OFI_PROVIDER": "net;ofi_rxm" if [int(n) for n in _LIBFABRIC.split(".")[:2]] < [1, 18] else "tcp;ofi_rxm",
-    },
+    "ofi_next": {"LOCKSTEP_TRANSPORT": "ofi", "LOCKSTEP_OFI_PROVIDER": _OFI_NEXT},
 }
 
 def lockstep_test_over_transports(name, deps, over = _TRANSPORTS.keys(), **kwargs):

@@ -47,11 +47,17 @@ int TagBits(uint64_t format) {
   return bits;
 }
 
+// rxm over tcp from libfabric 2.0 on (docs/libfabric.md). Providers of libfabric give its release as their major version: 201 is 2.1.
+bool CrashesInUse(const fi_info& info) {
+  return absl::StartsWith(NameOf(info), "tcp;ofi_rxm") && FI_MAJOR(info.fabric_attr->prov_version) >= 200;
+}
+
 // Why we cannot use it; empty when we can.
 std::string Unfit(const fi_info& info) {
   if (info.ep_attr == nullptr || info.domain_attr == nullptr || info.tx_attr == nullptr || info.rx_attr == nullptr) {
     return "does not say what it can do";
   }
+  if (CrashesInUse(info)) return "crashes from libfabric 2.0 on, whose tcp has reliable datagrams itself";
   if (info.ep_attr->type != FI_EP_RDM) return "has no reliable datagrams";
   if ((info.caps & FI_TAGGED) == 0) return "has no tagged messages";
   if (const uint64_t modes = (info.mode | info.tx_attr->mode | info.rx_attr->mode) & ~kOfiModes; modes != 0) {

@@ -199,6 +199,19 @@ TEST(ChooseProvider, SaysOfEachAttributeThatDoesNotFit) {
   }
 }
 
+TEST(ChooseProvider, RxmOverTcpIsNotTakenFromTheReleaseOnThatCrashesInIt) {
+  const auto of_release = [](int major) {
+    return [major](fi_info* info) { info->fabric_attr->prov_version = FI_VERSION(major, 0); };
+  };
+  EXPECT_EQ(Chosen(Infos().Add("tcp;ofi_rxm", "eth0", "", of_release(117))), "tcp;ofi_rxm eth0");
+  EXPECT_EQ(Chosen(Infos().Add("verbs;ofi_rxm", "mlx5_0", "", of_release(201))), "verbs;ofi_rxm mlx5_0");
+  Infos infos;
+  infos.Add("tcp;ofi_rxm", "eth0", "", of_release(201)).Add("tcp", "eth0", "", of_release(201));
+  EXPECT_EQ(Chosen(infos, Named("tcp")), "tcp eth0");
+  EXPECT_THAT(Chosen(infos, Named("tcp;ofi_rxm")),
+              HasSubstr("tcp;ofi_rxm eth0: crashes from libfabric 2.0 on, whose tcp has reliable datagrams itself"));
+}
+
 TEST(ChooseProvider, TakesEveryModeThatWeServe) {
   Infos infos;
   infos.Add("verbs;ofi_rxm", "mlx5_0", "", [](fi_info* info) {
