@@ -49,10 +49,15 @@ def version_of(header):
     return '.'.join(re.search(rf'#define LOCKSTEP_VERSION_{part} (\d+)', header)[1] for part in ('MAJOR', 'MINOR', 'PATCH'))
 
 
-def abseil_of(*programs):
-    """The libraries of Abseil that these load, as ldd finds them."""
-    lines = subprocess.run(['ldd', *programs], capture_output=True, text=True, check=True).stdout.splitlines()
-    return sorted({line.split()[2] for line in lines if line.strip().startswith('libabsl_')})
+def abseil_of(launcher, library):
+    """The libraries of Abseil that these load, as the loader that the launcher names finds them, and the loader's machine ('aarch64').
+    Another machine's loader runs under qemu, in the root QEMU_LD_PREFIX."""
+    found = re.search(r'/lib\d*/ld-linux-([\w-]+)\.so\.\d', launcher.read_bytes().decode('latin-1'))
+    machine = found[1].replace('-', '_')
+    root = '' if machine == os.uname().machine else os.environ['QEMU_LD_PREFIX']
+    lines = [line.split() for program in (launcher, library) for line in
+             subprocess.run([root + found[0], '--list', program], capture_output=True, text=True, check=True).stdout.splitlines()]
+    return sorted({root + line[2] for line in lines if line[0].startswith('libabsl_')}), machine
 
 
 # From which glibc on distributions have the libstdc++ with these symbols, GLIBCXX_3.4.N, as PEP 600's policies are in auditwheel (which
@@ -60,7 +65,7 @@ def abseil_of(*programs):
 GLIBC_WITH = {19: (2, 17), 24: (2, 28), 28: (2, 31), 29: (2, 34), 30: (2, 35), 33: (2, 39)}
 
 
-def platform_of(files):
+def platform_of(files, machine):
     """The oldest that has what these need: 'manylinux_2_35_x86_64'."""
     text = subprocess.run(['objdump', '-T', *files], capture_output=True, text=True, check=True).stdout
     glibc = max(tuple(map(int, found)) for found in re.findall(r'GLIBC_(\d+)\.(\d+)', text))
@@ -68,22 +73,23 @@ def platform_of(files):
     with_it = [of for symbols, of in GLIBC_WITH.items() if symbols >= libstdcxx]
     if not with_it:
         sys.exit(f'wheel: GLIBCXX_3.4.{libstdcxx} is newer than what GLIBC_WITH knows')
-    return 'manylinux_{}_{}_'.format(*max(glibc, min(with_it))) + os.uname().machine
+    return 'manylinux_{}_{}_'.format(*max(glibc, min(with_it))) + machine
 
 
 def lay_out(root, torch_libraries):
-    """Puts the package under root. Returns its programs."""
+    """Puts the package under root. Returns its programs, and their machine."""
     shutil.copytree('python/lockstep', root / 'lockstep', ignore=shutil.ignore_patterns('__pycache__'))
     library, launcher = root / LIBRARIES / 'liblockstep.so.1', root / LIBRARIES / 'lockstep-run'
     programs = [*(root / 'lockstep').glob('*.so'), library, launcher]
-    for path in abseil_of(library, launcher):
+    abseil, machine = abseil_of(launcher, library)
+    for path in abseil:
         # The run path of both leads there.
         (root / LIBRARIES / 'lockstep').mkdir(exist_ok=True)
         programs.append(shutil.copy(path, root / LIBRARIES / 'lockstep'))
     programs += [shutil.copy(path, root / 'lockstep/torch') for path in torch_libraries]
     for path in root.rglob('*'):
         path.chmod(0o755 if path.is_dir() or path == launcher else 0o644)
-    return programs
+    return programs, machine
 
 
 def main():
@@ -94,7 +100,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         root = pathlib.Path(work)
-        platform = platform_of(lay_out(root, [file for file in files if file.suffix == '.so']))
+        platform = platform_of(*lay_out(root, [file for file in files if file.suffix == '.so']))
         version = version_of((root / 'lockstep/include/capi/lockstep.h').read_text(encoding='ascii'))
         info = root / f'lockstep_runtime-{version}.dist-info'
         info.mkdir()

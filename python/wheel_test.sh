@@ -22,4 +22,5 @@ sed -i "s#SITE#$site#" "$TEST_TMPDIR/sum.py"
 cd /
 # What zipfile does not do and pip does.
 chmod +x "$site/lockstep/_lib/lockstep-run"
-env -i PATH=/usr/bin:/bin PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m lockstep.run -n 2 "$TEST_TMPDIR/sum.py"
+env -i PATH=/usr/bin:/bin QEMU_LD_PREFIX="${QEMU_LD_PREFIX:-}" PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 \
+  "${QEMU_LD_PREFIX:-}/usr/bin/python3" -m lockstep.run -n 2 "$TEST_TMPDIR/sum.py"
