@@ -49,7 +49,7 @@ bool IsDefined(DType dtype, ReduceOp op) {
 
 absl::Status CheckDefined(DType dtype, ReduceOp op) {
   if (IsDefined(dtype, op)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(Name(op), " of ", Name(dtype), " is not defined"));
+  return absl::InvalidArgumentError(absl::StrCat("the operation ", Name(op), " is not defined for ", Name(dtype)));
 }
 
 }  // namespace lockstep

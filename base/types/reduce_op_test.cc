@@ -3,6 +3,7 @@
 #include <set>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "base/types/dtype.h"
 #include "gmock/gmock.h"
@@ -47,7 +48,8 @@ TEST(ReduceOpTest, DefinedPairs) {
         EXPECT_THAT(CheckDefined(dtype, op), IsOk());
       } else {
         EXPECT_THAT(CheckDefined(dtype, op),
-                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(Name(op) + " of " + Name(dtype))));
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr(absl::StrCat("operation ", Name(op), " is not defined for ", Name(dtype)))));
       }
     }
   }
@@ -55,10 +57,10 @@ TEST(ReduceOpTest, DefinedPairs) {
 
 TEST(ReduceOpTest, NumbersFromOutsideAreRefused) {
   EXPECT_FALSE(IsValid(kNoOp));
-  EXPECT_THAT(CheckDefined(DType::kF32, kNoOp),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reduce_op(99) of f32")));
+  EXPECT_THAT(CheckDefined(DType::kF32, kNoOp), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                         HasSubstr("operation reduce_op(99) is not defined for f32")));
   EXPECT_THAT(CheckDefined(static_cast<DType>(77), ReduceOp::kSum),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sum of dtype(77)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("operation sum is not defined for dtype(77)")));
 }
 
 }  // namespace

@@ -417,7 +417,7 @@ class Errors(Case):
             dist.all_to_all_single(torch.zeros(4), torch.zeros(4), [1, 1], [2, 2])
 
     def test_reductions_that_do_not_fit(self):
-        with self.assertRaisesRegex(ValueError, 'and of f32 is not defined'):
+        with self.assertRaisesRegex(ValueError, 'the operation and is not defined for f32'):
             dist.all_reduce(torch.zeros(2), op=dist.ReduceOp.BAND)
 
     def test_ranks_that_differ_are_told_who_called_what(self):

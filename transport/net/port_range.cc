@@ -43,9 +43,8 @@ absl::Status ListenInRange(const PortRange& range, const SocketAddress& address,
     if (!absl::IsAlreadyExists(status)) return status;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("listen on ", address.HostString(), ": all ", range.last - range.first + 1, " ports of ", kVariable,
-                   "=", range.ToString(),
-                   " are taken. A communicator needs 1 port for each rank of the host, and on rank 0's host 1 for the "
+      absl::StrCat("listen on ", address.HostString(), ": no port of ", kVariable, "=", range.ToString(),
+                   " is free. A communicator needs 1 port for each rank of the host, and on rank 0's host 1 for the "
                    "coordinator, 1 for the "
                    "store unless LOCKSTEP_STORE names its port, and with lockstep-run 1 for MASTER_PORT"));
 }
