@@ -7,12 +7,14 @@
 #include <sys/prctl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -73,6 +75,8 @@ namespace {
 constexpr int kRanks = 3;
 constexpr size_t kCount = 30'000;
 constexpr int kQuietRounds = 10, kRoundsMax = 500;
+// Makes many rounds last longer than shared memory's pause between two looks at its peers' connections.
+constexpr std::chrono::milliseconds kRoundPause(10);
 
 constexpr char kLoopback[] = "loopback", kTcp[] = "tcp", kShm[] = "shm", kSymmetric[] = "symmetric";
 
@@ -139,6 +143,7 @@ class AllocationTest : public ::testing::TestWithParam<const char*> {
       int64_t before = 0;
       do {
         failures += round();
+        std::this_thread::sleep_for(kRoundPause);
         barrier.Await();
         if (rank == 0) {
           quiet = allocations == before ? quiet + 1 : 0;

@@ -11,8 +11,8 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -25,7 +25,7 @@ inline constexpr size_t kUnixDescriptorsMax = 4;
 
 struct UnixMessage {
   std::string bytes;
-  std::vector<UniqueFd> descriptors;
+  absl::InlinedVector<UniqueFd, kUnixDescriptorsMax> descriptors;
 };
 
 struct UnixCredentials {

@@ -420,7 +420,7 @@ absl::Status LocalPeers::Unpark(int rank) {
     char byte;
     (void)recv(parking_.get(), &byte, 1, MSG_DONTWAIT);
     const int first = parked_ranks_.front();
-    parked_ranks_.pop_front();
+    parked_ranks_.erase(parked_ranks_.begin());
     peers_[first].parked = false;
     peers_[first].own_socket = std::move(message.descriptors[0]);
     peers_[first].their_socket = std::move(message.descriptors[1]);

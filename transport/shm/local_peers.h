@@ -185,9 +185,9 @@ class LocalPeers {
   uint64_t last_id_ = 0;
   int unsent_peers_ = 0;
   bool settled_ = false;
-  UniqueFd parking_;              // LoopUnix's, if connections are parked
-  int room_ = 0;                  // descriptors that it counts in may_be_parked
-  std::deque<int> parked_ranks_;  // in the order in which their connections are there
+  UniqueFd parking_;               // LoopUnix's, if connections are parked
+  int room_ = 0;                   // descriptors that it counts in may_be_parked
+  std::vector<int> parked_ranks_;  // in the order in which their connections are there
   uint32_t notices_seen_ = 0;
   HalfOpen::Clock::time_point next_look_ = {};
 };
