@@ -159,6 +159,12 @@ std::string WhyNoMemory(const MemoryLeft& left, uint64_t machine_bytes, uint64_t
 
 std::string WhyNoMemory(uint64_t bytes) { return WhyNoMemory(ReadMemoryLeft(), bytes, bytes); }
 
+std::string WhyNoFile(uint64_t bytes) {
+  rlimit most = {};
+  if (getrlimit(RLIMIT_FSIZE, &most) != 0 || bytes <= most.rlim_cur) return "";
+  return absl::StrCat("RLIMIT_FSIZE allows ", most.rlim_cur);
+}
+
 std::string LimitsOnMemory() {
   std::vector<std::string> limits;
   std::string address_space = ReadLimit(RLIMIT_AS, "RLIMIT_AS", "bytes of address space");

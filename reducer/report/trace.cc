@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/env.h"
+#include "base/limits.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -116,6 +117,7 @@ bool IsFolder(const std::string& path) {
 
 // 0, or what went wrong.
 int WriteAll(int file, absl::string_view text, int64_t offset) {
+  if (!WhyNoFile(offset + text.size()).empty()) return EFBIG;
   while (!text.empty()) {
     const ssize_t written = pwrite(file, text.data(), text.size(), offset);
     if (written < 0 && errno == EINTR) continue;

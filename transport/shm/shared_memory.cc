@@ -61,11 +61,7 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(size_t bytes, Pages pages) {
   bytes = RoundUpToPages(bytes);
-  // Growing a file beyond this limit raises SIGXFSZ, which ends the process.
-  rlimit file_size = {};
-  if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY && bytes > file_size.rlim_cur) {
-    return Exhausted(bytes, absl::StrCat("RLIMIT_FSIZE allows ", file_size.rlim_cur));
-  }
+  if (const std::string why = WhyNoFile(bytes); !why.empty()) return Exhausted(bytes, why);
   // Beyond what is left the kernel ends processes rather than fail a call.
   if (const std::string why = WhyNoMemory(bytes); !why.empty()) return Exhausted(bytes, why);
   const int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/optional.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "transport/net/little_endian.h"
 #include "transport/secure/user.h"
@@ -121,11 +121,8 @@ absl::Status ReadAt(int file, int64_t offset, int64_t bytes, std::string* out) {
 }
 
 absl::Status WriteAt(int file, int64_t offset, absl::string_view bytes) {
-  // The kernel would end the process with a signal.
-  rlimit most = {};
-  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && offset + bytes.size() > most.rlim_cur) {
-    return absl::ResourceExhaustedError(absl::StrCat("write ", bytes.size(), " bytes at ", offset,
-                                                     ": RLIMIT_FSIZE allows files of ", most.rlim_cur, " bytes"));
+  if (const std::string why = WhyNoFile(offset + bytes.size()); !why.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("write ", bytes.size(), " bytes at ", offset, ": ", why));
   }
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t count = pwrite(file, bytes.data() + done, bytes.size() - done, offset + static_cast<int64_t>(done));
