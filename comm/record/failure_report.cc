@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +18,8 @@
 #include "absl/types/optional.h"
 #include "base/env.h"
 #include "base/error_info.h"
+#include "base/fork.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "nlohmann/json.hpp"
@@ -27,28 +33,34 @@ constexpr size_t kRecordsLogged = 16;
 // which may take seconds. So the victim of another rank is dated later.
 constexpr int kVictimSeconds = 30;
 
-// The traces that this process has left so far. A forked child begins anew.
+// The traces that this process has left so far.
 struct Left {
-  pid_t pid = 0;
-  std::string logged_cause;
-  std::string records_path;
-  int appended = 0;
-  bool told_launcher = false;
+  const uint64_t fork_generation = ForkGeneration();
+  Mutex mu;
+  std::string logged_cause ABSL_GUARDED_BY(mu);
+  std::string records_path ABSL_GUARDED_BY(mu);
+  int appended ABSL_GUARDED_BY(mu) = 0;
+  bool told_launcher ABSL_GUARDED_BY(mu) = false;
 };
 
-Mutex& LeftMutex() {
-  static Mutex* const mu = new Mutex;  // never destroyed: static destructors may fail a communicator
-  return *mu;
-}
-
-Left& LeftOfThisProcess() ABSL_EXCLUSIVE_LOCKS_REQUIRED(LeftMutex()) {
-  static Left* const left = new Left;
-  if (left->pid != getpid()) *left = Left();
-  left->pid = getpid();
+// A forked child has its own: a thread of the parent may have held the parent's mutex. Never destroyed, since static destructors may fail a
+// communicator.
+Left& LeftOfThisProcess() {
+  static std::atomic<Left*> current{nullptr};
+  Left* left = current.load();
+  while (left == nullptr || left->fork_generation != ForkGeneration()) {
+    auto made = std::make_unique<Left>();
+    if (current.compare_exchange_strong(left, made.get())) left = made.release();
+  }
   return *left;
 }
 
 bool WriteAll(int fd, absl::string_view text) {
+  struct stat status;
+  if (fstat(fd, &status) == 0 && !WhyNoFile(status.st_size + text.size()).empty()) {
+    errno = EFBIG;
+    return false;
+  }
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -59,7 +71,7 @@ bool WriteAll(int fd, absl::string_view text) {
 }
 
 // Returns where the records are, or why they are not there.
-std::string Append(Left* left, PlaceInWorld place, const std::string& text) {
+std::string Append(Left* left, PlaceInWorld place, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(left->mu) {
   if (left->appended >= kAppendedMax) return left->records_path;
   ++left->appended;
   int fd = -1;
@@ -70,7 +82,7 @@ std::string Append(Left* left, PlaceInWorld place, const std::string& text) {
       folder = GetEnv(variable).value_or(folder);
     }
     left->records_path =
-        absl::StrCat(folder, "/lockstep-flight-records.rank", place.rank.value(), ".pid", left->pid, ".XXXXXX");
+        absl::StrCat(folder, "/lockstep-flight-records.rank", place.rank.value(), ".pid", getpid(), ".XXXXXX");
     fd = mkostemp(&left->records_path[0], O_APPEND | O_CLOEXEC);
   } else {
     fd = open(left->records_path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
@@ -98,8 +110,8 @@ void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Stat
   std::string where;
   bool known;
   {
-    MutexLock lock(&LeftMutex());
     Left& left = LeftOfThisProcess();
+    MutexLock lock(&left.mu);
     // A program knows that it has aborted its own communicator.
     const bool own = absl::IsAborted(cause) && GetErrorInfo(cause).failed_rank == place.rank.value();
     known = own || left.logged_cause == reason;
@@ -118,8 +130,8 @@ void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Stat
 
 void TellLauncher(PlaceInWorld place, const absl::Status& cause) {
   const absl::optional<std::string> file = GetEnv("TORCHELASTIC_ERROR_FILE");
-  MutexLock lock(&LeftMutex());
   Left& left = LeftOfThisProcess();
+  MutexLock lock(&left.mu);
   if (!file.has_value() || left.told_launcher || access(file->c_str(), F_OK) == 0) return;
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -130,24 +142,25 @@ void TellLauncher(PlaceInWorld place, const absl::Status& cause) {
   report["message"]["message"] = text;
   report["message"]["extraInfo"]["py_callstack"] = text;
   report["message"]["extraInfo"]["timestamp"] = absl::StrCat(now.tv_sec + (victim ? kVictimSeconds : 0));
-  report["lockstep"] = {{"pid", left.pid},
+  report["lockstep"] = {{"pid", getpid()},
                         {"time_ns", now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec},
                         {"rank", place.rank.value()},
                         {"world_size", place.size}};
   if (victim) report["lockstep"]["failed_rank"] = *failed_rank;
   // The file is renamed into place, so that no reader finds half a report.
-  const std::string next = absl::StrCat(*file, ".", left.pid);
+  const std::string next = absl::StrCat(*file, ".", getpid());
   const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return;
-  left.told_launcher = WriteAll(fd, report.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  const bool written = WriteAll(fd, report.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   close(fd);
-  if (!left.told_launcher || rename(next.c_str(), file->c_str()) != 0) unlink(next.c_str());
+  left.told_launcher = written && rename(next.c_str(), file->c_str()) == 0;
+  if (!left.told_launcher) unlink(next.c_str());
 }
 
 void TakeBackFromLauncher() {
   const absl::optional<std::string> file = GetEnv("TORCHELASTIC_ERROR_FILE");
-  MutexLock lock(&LeftMutex());
   Left& left = LeftOfThisProcess();
+  MutexLock lock(&left.mu);
   if (left.told_launcher && file.has_value()) unlink(file->c_str());
   left.told_launcher = false;
 }

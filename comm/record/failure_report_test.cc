@@ -1,11 +1,15 @@
 #include "comm/record/failure_report.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
@@ -79,6 +83,43 @@ TEST_F(FailureReportTest, TheErrorFileHasTheCauseAndTheBlameUntilTheProgramGoesO
   EXPECT_EQ(access(error_file_.c_str(), F_OK), -1);
   TellLauncher({Rank(3), 4}, WithFailedRank(absl::AbortedError("rank 3 aborted it"), 3));
   EXPECT_THAT(Read(error_file_), Not(HasSubstr("failed_rank"))) << "it blames itself";
+}
+
+// A thread of the parent holds the lock at the moment of some of the forks.
+TEST_F(FailureReportTest, AForkedChildIsNotHeldUpByAReportUnderWay) {
+  std::atomic<bool> stop{false};
+  std::thread reports([&] {
+    while (!stop) {
+      ReportFailure({Rank(1), 4}, "rank 1: failed", WithFailedRank(absl::AbortedError("rank 1 aborted it"), 1),
+                    "send #1");
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(20);
+      TakeBackFromLauncher();
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "child " << i;
+  }
+  stop = true;
+  reports.join();
+}
+
+TEST_F(FailureReportTest, ALimitOfFilesEndsNoProcess) {
+  EXPECT_EXIT(
+      {
+        rlimit few;
+        few.rlim_cur = few.rlim_max = 4096;
+        setrlimit(RLIMIT_FSIZE, &few);
+        ReportFailure({Rank(1), 4}, "rank 1: failed", absl::AbortedError("why"), std::string(64 << 10, 'x'));
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0), "failed: ABORTED: why \\(flight records: not written to .*: File too large");
 }
 
 TEST_F(FailureReportTest, LeavesWhatAnotherHasWrittenThere) {
