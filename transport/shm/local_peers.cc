@@ -34,6 +34,8 @@ constexpr std::chrono::milliseconds kLook(100);
 
 // Between two looks for the ends of connections that no notice announces.
 constexpr std::chrono::milliseconds kEndLook(50);
+// How long a notice waits for two descriptors to read it by.
+constexpr std::chrono::seconds kDescriptorsWait(5);
 
 // The most descriptors that all LocalPeers of this process may park. The system limits how many a user has under way in Unix sockets.
 int ParkedMax() { return 4 * static_cast<int>(HalfOpen::MostForThisProcess()); }
@@ -424,7 +426,10 @@ absl::Status LocalPeers::Unpark(int rank) {
     peers_[first].parked = false;
     peers_[first].own_socket = std::move(message.descriptors[0]);
     peers_[first].their_socket = std::move(message.descriptors[1]);
-    if (!peers_[first].status.ok()) peers_[first].own_socket.reset();
+    if (!peers_[first].status.ok()) {
+      peers_[first].own_socket.reset();
+      peers_[first].their_socket.reset();
+    }
     if (first != rank) Park(first);
   }
   return absl::OkStatus();
@@ -433,15 +438,22 @@ absl::Status LocalPeers::Unpark(int rank) {
 bool LocalPeers::Look(Observer* observer) {
   const uint32_t notices = bell_->notices();
   const auto now = HalfOpen::Clock::now();
-  const bool news = std::exchange(notices_seen_, notices) != notices;
-  if (!news && unsent_peers_ == 0 && now < next_look_) return false;
+  const bool counted = std::exchange(notices_seen_, notices) != notices;
+  if (!counted && unsent_peers_ == 0 && now < next_look_) return false;
   next_look_ = now + kEndLook;
+  // Another thread may have the descriptors for a moment. Notices are read at a later look then.
+  const bool news = counted || unread_since_.has_value();
+  const auto since = unread_since_.value_or(now);
+  unread_since_.reset();
   bool moved = false;
   for (int i = 0; i < self_.size; ++i) {
     Peer& peer = peers_[i];
     if (!peer.status.ok()) continue;
     const absl::Status unparked = Unpark(i);
-    if (!unparked.ok() && news) Lose(&peer, Rank(i), unparked, observer);
+    if (!unparked.ok() && news) {
+      unread_since_ = since;
+      if (now - since >= kDescriptorsWait) Lose(&peer, Rank(i), unparked, observer);
+    }
     if (!peer.own_socket.valid()) continue;
     moved |= ReadNotices(&peer, Rank(i), observer);
     if (!peer.unsent.empty()) moved |= SendNotices(&peer, Rank(i));

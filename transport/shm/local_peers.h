@@ -35,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/fork.h"
 #include "base/rank.h"
@@ -189,6 +190,7 @@ class LocalPeers {
   int room_ = 0;                   // descriptors that it counts in may_be_parked
   std::vector<int> parked_ranks_;  // in the order in which their connections are there
   uint32_t notices_seen_ = 0;
+  absl::optional<HalfOpen::Clock::time_point> unread_since_;  // a notice, for want of descriptors
   HalfOpen::Clock::time_point next_look_ = {};
 };
 

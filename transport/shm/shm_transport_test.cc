@@ -383,6 +383,29 @@ TEST_F(ShmTransportTest, WhoHasNotShakenHandsMakesWayOrIsToldThatThereIsNoDescri
   ExpectExchange(0, 1);
 }
 
+// Reading a notice of parked connections takes two descriptors, which another thread may have for a moment.
+TEST_F(ShmTransportTest, ANoticeWaitsForDescriptorsAndCostsNoPeer) {
+  Create(3);
+  for (const auto& rank : ranks_) rank->Settled(/*parks=*/true);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  char byte = 0;
+  TestOperation send, receive;
+  rank(1)->Send(Rank(0), 0, TestEnvelope(1), "x", 1, &send);
+  while (rank(1)->Progress()) continue;
+  {
+    EXPECT_THAT(Limit(RLIMIT_NOFILE, 256), IsOk());
+    std::vector<UniqueFd> taken;
+    for (int copy; (copy = dup(0)) >= 0;) taken.emplace_back(copy);
+    for (int i = 0; i < 1000; ++i) rank(0)->Progress();
+  }
+  EXPECT_THAT(Limit(RLIMIT_NOFILE, before.rlim_cur), IsOk());
+  rank(0)->Receive(Rank(1), 0, TestEnvelope(1), Sink{&byte, 1}, &receive);
+  EXPECT_TRUE(DriveAll([&] { return receive.done(); }));
+  EXPECT_THAT(receive.status, IsOk());
+  ExpectExchange(0, 2);
+}
+
 TEST_F(ShmTransportTest, RanksWithOtherSecretsOrLevelsDoNotShareMemory) {
   struct Case {
     SecurityLevel levels[2];
