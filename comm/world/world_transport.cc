@@ -173,14 +173,14 @@ absl::StatusOr<bool> WorldTransport::AllShareMemory(ControlChannel* control, abs
   const size_t expected = shm_alone() ? members.size() : std::count_if(members.begin(), members.end(), is_here);
   const ChannelId channel = ChannelRegistry::kWorldChannel;
   control->PostMessage(channel, kSharingTopic, local_peers_.size() + 1 == expected ? kAll : why_not_all_);
-  const auto await_posted = [&](Deadline until) {
-    return control->AwaitMessages(channel, kSharingTopic, static_cast<int>(members.size()), until);
-  };
-  // A rank that this one has given up may still be waiting for the answer to its own hello.
-  auto posted = await_posted(Deadline::Earlier(deadline, Deadline::After(kPause)));
-  while (absl::IsDeadlineExceeded(posted.status()) && !deadline.passed()) {
+  absl::StatusOr<std::vector<std::pair<Rank, std::string>>> posted;
+  for (;;) {
+    const Deadline pause = Deadline::Earlier(deadline, Deadline::After(kPause));
+    posted = control->AwaitMessages(channel, kSharingTopic, static_cast<int>(members.size()), pause);
+    // Before its time it is a failure of the set-up, whose code may be this one.
+    if (!absl::IsDeadlineExceeded(posted.status()) || !pause.passed() || deadline.passed()) break;
+    // A rank that this one has given up may still be waiting for the answer to its own hello.
     if (shm_ != nullptr) shm_->AnswerLatecomers();
-    posted = await_posted(Deadline::Earlier(deadline, Deadline::After(kPause)));
   }
   const auto refused = [](const std::string& why) {
     return absl::UnavailableError(absl::StrCat(why, " (and the transport is shm)"));

@@ -68,8 +68,10 @@ void Replanner::Request() {
 
 void Replanner::Fetch(uint64_t topic) {
   while (!stop_.load(std::memory_order_relaxed)) {
-    const auto notes = communicator_->AwaitMessages(topic, 1, Deadline::AfterMs(kFetchSliceMs));
-    if (absl::IsDeadlineExceeded(notes.status())) continue;
+    const Deadline slice = Deadline::AfterMs(kFetchSliceMs);
+    const auto notes = communicator_->AwaitMessages(topic, 1, slice);
+    // A communicator may have failed with this code, too: then every call returns at once.
+    if (absl::IsDeadlineExceeded(notes.status()) && slice.passed()) continue;
     if (!notes.ok() || notes->empty()) return;  // the communicator is over
     const std::string& text = notes->front().second;
     absl::StatusOr<BucketGroups> groups = text.empty() ? BucketGroups() : PlanFromText(parameters_, *rules_, text);

@@ -299,6 +299,7 @@ absl::StatusOr<ControlChannel::MessageList> ControlChannel::AwaitMessages(Channe
   }
   absl::StatusOr<MessageList> messages = AwaitAnswer(request, channel, deadline);
   if (!absl::IsDeadlineExceeded(messages.status()) || count < 1) return messages;
+  if (const absl::optional<absl::Status> failure = FailureLocked(channel)) return *failure;
   // The answer may be on its way: a caller that asks again and again, each time for less than the round trip, must get it.
   requests_.try_emplace(request);
   open_waits_.emplace_back(wait, request);

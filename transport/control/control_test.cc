@@ -761,6 +761,9 @@ TEST_P(ControlChannelTest, MessagesThatDoNotComeEndAtTheDeadlineOrTheFailure) {
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("fewer than 2 messages on topic 100 of channel 7")));
   world[0].Report(7, absl::InternalError("why"));
   EXPECT_THAT(world[1].AwaitMessages(7, 101, 1, Soon()), StatusIs(absl::StatusCode::kInternal, "why"));
+  // A failure with the deadline's code is no deadline of this call.
+  world[0].Report(8, absl::DeadlineExceededError("late"));
+  EXPECT_THAT(world[1].AwaitMessages(8, 101, 1, Soon()), StatusIs(absl::StatusCode::kDeadlineExceeded, "late"));
 }
 
 // As over a distance at which every answer comes after the wait for it has ended.
