@@ -62,7 +62,7 @@ std::vector<std::string> ProvidersHere() {
     const bool known = std::find(providers.begin(), providers.end(), candidate.provider) != providers.end();
     if (usable && !known) providers.push_back(candidate.provider);
   }
-  EXPECT_GE(providers.size(), 2u);
+  EXPECT_GE(providers.size(), 1u);
   return providers;
 }
 
@@ -71,14 +71,14 @@ TEST(WorldOverOfi, TellsWhichProviderItUsesAndWhyNoneOfTheOthers) {
   MemoryStore store;
   const std::vector<WorldOrError> worlds = CreateWorlds(&store, 2, [&](int, WorldOptions* options) {
     options->transport = "ofi";
-    options->ofi_provider = providers[1];
+    options->ofi_provider = providers.back();
     options->interface = "=lo";
   });
   ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
   EXPECT_THAT((*worlds[0])->communicator()->Describe(),
-              AllOf(ContainsRegex("\nrank 1 .* over ofi " + providers[1] + " 127.0.0.1:[0-9]+\n"),
-                    HasSubstr("\nproviders of libfabric:\n" + providers[1] + " lo 127.0.0.1: chosen\n"),
-                    ContainsRegex("\n" + providers[0] + " .*: [a-z]")));
+              AllOf(ContainsRegex("\nrank 1 .* over ofi " + providers.back() + " 127.0.0.1:[0-9]+\n"),
+                    HasSubstr("\nproviders of libfabric:\n" + providers.back() + " lo 127.0.0.1: chosen\n"),
+                    ContainsRegex("\nshm .*: is not the provider that was asked for")));
 }
 
 // Where anything is.
@@ -90,7 +90,6 @@ TEST(WorldOverOfi, ThatItsDataIsNotProtectedIsSaidOnce) {
     MemoryStore store;
     const std::vector<WorldOrError> worlds = CreateWorlds(&store, 2, [&](int, WorldOptions* options) {
       options->transport = "ofi";
-      options->ofi_provider = "tcp;ofi_rxm";
       options->security = security;
     });
     ASSERT_THAT(StatusesOf(worlds), Each(IsOk()));
@@ -107,16 +106,15 @@ TEST(WorldOverOfi, ThatItsDataIsNotProtectedIsSaidOnce) {
 }
 
 TEST(WorldOverOfi, MixedProvidersAreTheSameErrorOnAllRanks) {
-  const std::vector<std::string> providers = ProvidersHere();
+  const std::string best = ProvidersHere()[0];
   MemoryStore store;
   const std::vector<absl::Status> errors = StatusesOf(CreateWorlds(&store, 3, [&](int rank, WorldOptions* options) {
     options->transport = "ofi";
-    options->ofi_provider = providers[rank == 1 ? 1 : 0];
+    options->ofi_provider = rank == 1 ? "shm" : best;
   }));
   EXPECT_THAT(errors, Each(Eq(errors[0])));
-  EXPECT_THAT(errors[0],
-              StatusIs(Code::kFailedPrecondition,
-                       HasSubstr("ofi_provider: " + providers[0] + " on ranks 0, 2, " + providers[1] + " on rank 1")));
+  EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
+                                  HasSubstr("ofi_provider: " + best + " on ranks 0, 2, shm on rank 1")));
 }
 
 TEST(WorldOverOfi, AProviderThatNobodyHasIsToldWithTheOnesThatThereAre) {

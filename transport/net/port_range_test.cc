@@ -1,6 +1,7 @@
 #include "transport/net/port_range.h"
 
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include <set>
 #include <vector>
@@ -67,6 +68,21 @@ TEST(PortRange, IsUsedUpByListenersAndThenSaysHowManyPortsARankNeeds) {
                                AllOf(HasSubstr(absl::StrCat("listen on 127.0.0.1: no port of LOCKSTEP_PORTS=",
                                                             range.ToString(), " is free")),
                                      HasSubstr("1 port for each rank of the host"))));
+}
+
+// Bound and not listening, as lockstep-run holds it for PyTorch's store.
+TEST(PortRange, MasterPortIsTakenByNoListener) {
+  const int on = 1;
+  const UniqueFd held(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress any = *SocketAddress::Parse("127.0.0.1:0");
+  ASSERT_EQ(bind(held.get(), any.get(), any.length()), 0);
+  ASSERT_EQ(setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+  const uint16_t port = LocalAddress(held.get())->port();
+  setenv(kVariable, PortRange{port, port}.ToString().c_str(), 1);
+  setenv("MASTER_PORT", absl::StrCat(port).c_str(), 1);
+  EXPECT_THAT(Listen(any), StatusIs(Code::kResourceExhausted));
+  unsetenv("MASTER_PORT");
+  unsetenv(kVariable);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/clipped.h"
+#include "base/env.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -294,6 +295,9 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   absl::Status status;
   for (const bool reuse : {false, true}) {
     status = ListenInRange(*range, address, [&](const SocketAddress& at) {
+      // lockstep-run holds that port in such a way.
+      if (reuse && GetEnv("MASTER_PORT") == absl::StrCat(at.port()))
+        return absl::AlreadyExistsError("it is MASTER_PORT");
       listener = ListenAt(at, reuse);
       return listener.status();
     });
