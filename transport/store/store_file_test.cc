@@ -303,8 +303,7 @@ TEST_F(FileStoreTest, AFileAtItsLimitIsAnErrorAndStaysWhole) {
     const auto store = FileStore::Open(path_, Soon());
     if (!store.ok() || !Limit(RLIMIT_FSIZE, 1000).ok()) return 2;
     const absl::Status status = (*store)->Set("k", std::string(1000, 'x'), Soon());
-    if (!absl::IsResourceExhausted(status) ||
-        !absl::StrContains(status.message(), "RLIMIT_FSIZE allows 1000")) {
+    if (!absl::IsResourceExhausted(status) || !absl::StrContains(status.message(), "RLIMIT_FSIZE allows 1000")) {
       return 3;
     }
     return (*store)->Set("k", "v", Soon()).ok() ? 0 : 4;
