@@ -291,7 +291,7 @@ class Search {
     if (!attempt.refused) return absl::nullopt;
     if (record->world != dead_world_) {
       dead_world_ = record->world;
-      const bool recent = std::abs(control::NowSeconds() - record->seconds) <= control::kFailureSeconds;
+      const bool recent = std::abs(control::NowSeconds() - record->seconds) <= recent_seconds_;
       dead_ = recent ? Deadline::After(options_.peer_timeout) : Deadline::Infinite();
     }
     if (!dead_.passed()) return absl::nullopt;
@@ -358,6 +358,8 @@ class Search {
   Store* const store_;
   const std::string key_;
   const Deadline deadline_;
+  // An address that is no older may be of this set-up: rank 0 may have waited for that long before it died.
+  const int64_t recent_seconds_ = std::max<int64_t>(control::kFailureSeconds, deadline_.remaining_ms() / 1000);
   const Deadline believe_ = Deadline::After(kBeliefTime);
   Deadline next_log_ = Deadline::After(kLogInterval);
   absl::Status last_failure_;             // of the address in the store

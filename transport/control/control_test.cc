@@ -612,6 +612,19 @@ TEST_P(ControlChannelTest, ALeftOverAddressIsNamedWhenRankZeroNeverComes) {
                        AllOf(HasSubstr("rank 0 has not appeared in store memory"), HasSubstr("Connection refused"))));
 }
 
+// Rank 0 may have waited for others for as long as their set-up timeout before it died.
+TEST_P(ControlChannelTest, ADeadRankZeroIsNamedForAsLongAsASetUpMayTake) {
+  control::CoordinatorRecord dead = RefusedRecord();
+  ControlOptions options = Options(1, 2);
+  options.peer_timeout = milliseconds(100);
+  dead.host = control::ThisProcess(Rank(0)).host;
+  dead.host_id = control::HostWord(options.host_id);
+  dead.seconds = control::NowSeconds() - 100;
+  SetRecord(control::EncodeCoordinatorRecord(dead));
+  EXPECT_THAT(Create(options, Deadline::AfterMs(300'000)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("died: no process listens at 127.0.0.1:")));
+}
+
 TEST_P(ControlChannelTest, AReportReachesAllRanksOnceAndTheFirstWins) {
   World world(4, credentials());
   const absl::Status first = absl::InternalError("allreduce #3: out of memory");
