@@ -831,6 +831,11 @@ class Modules(Case):
             self.assertEqual(getattr(ours, name), getattr(theirs, name))
         self.assertIs(DistributedDataParallel(nn.Linear(2, 2), device_mesh=mesh).device_mesh, mesh)
 
+    def test_inputs_move_to_the_device_of_device_ids(self):
+        ours = DistributedDataParallel(nn.Linear(2, 2))
+        ours.device_ids = [0]  # which the constructor takes on a GPU only
+        self.assertEqual(ours(torch.ones(1, 2)).shape, (1, 2))
+
     def test_a_default_device_and_dtype_that_are_not_the_modules(self):
         class Sparse(nn.Module):
             def __init__(self):

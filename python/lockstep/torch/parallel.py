@@ -96,6 +96,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.logger = None  # torch's
         self.broadcast_bucket_size = 250 * _MIB  # torch's, which nothing here needs
+        # For torch's to_kwargs.
+        self.use_side_stream_for_tensor_copies = os.environ.get('PYTORCH_DDP_USE_SIDE_STREAM', '1') == '1'
         self._divide_by_initial_world_size = True
         self._hook = self._hook_name = None
         self._optimizer_step, self._overlapped = optimizer_step, False
