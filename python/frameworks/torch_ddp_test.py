@@ -21,10 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
-from torch.distributed.algorithms.ddp_comm_hooks import (debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook,
-                                                         quantization_hooks)
+from torch.distributed.algorithms.ddp_comm_hooks import (ddp_zero_hook, debugging_hooks, default_hooks, post_localSGD_hook,
+                                                         powerSGD_hook, quantization_hooks)
 from torch.distributed.algorithms.join import Join
-from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
+from torch.distributed.optim.zero_redundancy_optimizer import _OverlapStatus
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
@@ -378,6 +379,26 @@ class Hooks(Case):
         ours = DistributedDataParallel(Convolutional())
         ours.register_comm_hook(dist.new_group(), quantization_hooks.quantization_pertensor_hook)
         self.assertTrue(all(map(torch.isfinite, map(torch.tensor, train(ours, steps=5)))))
+
+    def test_zero_redundancy_in_the_hook(self):
+        """The optimizer steps once the buckets have been planned again."""
+        for options in ({}, {'gradient_as_bucket_view': True}):
+            ours, theirs = self.pair(lambda: nn.Sequential(nn.Linear(8, 30), nn.Tanh(), nn.Linear(30, 4)), bucket_cap_mb=0.001, **options)
+            zero = ZeroRedundancyOptimizer(ours.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.05)
+            ours.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, ours, zero))
+            self.assertEqual(len(ours._comm_hooks), 1)
+            optimizer, taken = torch.optim.SGD(theirs.parameters(), lr=0.05), 0
+            for step in range(100):
+                for model in (ours, theirs):
+                    model.zero_grad()
+                    model(torch.full((2, 8), 0.1 * step + RANK)).square().sum().backward()
+                if zero._overlap_info.status == _OverlapStatus.INITIALIZED:
+                    optimizer.step()
+                    taken += 1
+                if taken == 5:
+                    break
+            self.assertEqual(taken, 5)
+            self.assert_same(ours, theirs)
 
     def test_what_a_bucket_says(self):
         seen = []
@@ -829,6 +850,11 @@ class Modules(Case):
         mesh = dist.device_mesh.init_device_mesh('cpu', (WORLD,))
         for name in ('bucket_bytes_cap', 'bucket_bytes_cap_list', 'bucket_bytes_cap_default', 'broadcast_bucket_size'):
             self.assertEqual(getattr(ours, name), getattr(theirs, name))
+        for wrapper in (ours, theirs):
+            self.assertEqual([*map(id, wrapper._module_parameters)], [*map(id, wrapper.module.parameters())])
+            self.assertEqual([*wrapper.named_module_buffers], [name for name, _ in wrapper.module.named_buffers()])
+            self.assertEqual([*map(id, wrapper.modules_buffers)], [*map(id, wrapper.module.buffers())])
+            self.assertEqual((wrapper._delay_all_reduce_params, wrapper._comm_hooks, wrapper._has_rebuilt_buckets), ([], [], False))
         self.assertIs(DistributedDataParallel(nn.Linear(2, 2), device_mesh=mesh).device_mesh, mesh)
 
     def test_inputs_move_to_the_device_of_device_ids(self):

@@ -89,6 +89,8 @@ class Averager:
         self.steps = 0  # that have begun
         self.skipped = []  # with find_unused_parameters, the indices of the parameters that the last backward did not use
         self.varied = False  # whether that has differed from backward to backward
+        # Whether the buckets stay as they are.
+        self.planned = any(options.get(name) for name in ('gradient_as_bucket_view', 'no_replan', 'plan'))
         self.awaited = []  # futures for which the end of a backward waits
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
@@ -161,6 +163,8 @@ class Averager:
                 self._mark(index)
 
     def _begin_step(self, task, unused):
+        # The new plan is in use since an earlier step. begin_backward may launch buckets, whose hooks read this.
+        self.planned = self.planned or self.reducer.plan_version > 1
         self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
         self._recording = self.records.begin()
         self._settled = set(unused)
@@ -376,6 +380,7 @@ class Averager:
         self.abandon()
         old = self._views
         self.reducer.change_communicator(communicator)
+        self.planned = True
         if old is None:
             return
         self._views = self._new_views()

@@ -100,6 +100,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self.use_side_stream_for_tensor_copies = os.environ.get('PYTORCH_DDP_USE_SIDE_STREAM', '1') == '1'
         self._divide_by_initial_world_size = True
         self._hook = self._hook_name = None
+        self._comm_hooks = []  # torch's: (hook, state)
         self._optimizer_step, self._overlapped = optimizer_step, False
         self._ends_itself, self._sample_rate, self._error = True, None, ''
         self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
@@ -387,6 +388,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             if name is None:
                 hooks.check(hook)
         self._hook, self._hook_state = name or hook, state
+        self._comm_hooks.append((hook, state))
         self._hook_name = hook if isinstance(hook, str) else getattr(hook, '__qualname__', str(hook))
         self._rebuild()
 
@@ -465,6 +467,32 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def reducer(self):
         """The part of torch's reducer that its hooks and tests read."""
         return _Reducer(self)
+
+    @property
+    def _has_rebuilt_buckets(self):
+        """Whether the buckets stay as they are now. It changes between steps only, in the same step on all ranks."""
+        return self._connected is not None and self._averager.planned
+
+    @property
+    def _delay_all_reduce_params(self):
+        return self._delayed[0] if self._delayed else []
+
+    @property
+    def _module_parameters(self):
+        delayed = {id(parameter) for parameter in self._delay_all_reduce_params}
+        return [parameter for name, parameter in self.module.named_parameters()
+                if name not in self.parameters_to_ignore and id(parameter) not in delayed]
+
+    @property
+    def modules_buffers(self):
+        return [*self.named_module_buffers.values()]
+
+    @property
+    def named_module_buffers(self):
+        return Buffers(self.module, self.parameters_to_ignore).named()
+
+    def _assign_modules_buffers(self):
+        """Nothing to assign: the two properties above read the module."""
 
     def _set_sparse_metadata(self, global_unique_ids):
         raise lockstep.Unimplemented('_set_sparse_metadata: sparse gradients need none here')
