@@ -400,6 +400,22 @@ class Hooks(Case):
             self.assertEqual(taken, 5)
             self.assert_same(ours, theirs)
 
+    def test_hooks_may_write_parameters(self):
+        def hook(_, bucket):
+            for parameter in bucket.parameters():
+                parameter.mul_(2)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+        ours = DistributedDataParallel(Holder(torch.ones(3), lambda x: (ours.module.weight * x).sum()))
+        ours.register_comm_hook(None, hook)
+        ours(torch.ones(3)).backward()
+        self.assertEqual(ours.module.weight.tolist(), [2, 2, 2])
+        step = lambda parameters: [parameter.sub_(parameter.grad) for parameter in parameters]
+        ours = DistributedDataParallel(Holder(torch.ones(3), lambda x: (ours.module.weight * x).sum()), optimizer_step=step)
+        ours(torch.ones(3)).backward()
+        self.assertEqual(ours.module.weight.tolist(), [0, 0, 0])
+
     def test_what_a_bucket_says(self):
         seen = []
 

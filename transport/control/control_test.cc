@@ -619,6 +619,7 @@ TEST_P(ControlChannelTest, ADeadRankZeroIsNamedForAsLongAsASetUpMayTake) {
   options.peer_timeout = milliseconds(100);
   dead.host = control::ThisProcess(Rank(0)).host;
   dead.host_id = control::HostWord(options.host_id);
+  dead.world = 5;
   dead.seconds = control::NowSeconds() - 100;
   SetRecord(control::EncodeCoordinatorRecord(dead));
   EXPECT_THAT(Create(options, Deadline::AfterMs(300'000)),

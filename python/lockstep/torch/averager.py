@@ -390,6 +390,7 @@ class Averager:
 
     # ---- On threads of the library's
 
+    @torch.no_grad()  # as in a backward pass
     def _optimize(self, bucket):
         for index, address in bucket.gradients:
             parameter = self.parameters[index]

@@ -122,6 +122,7 @@ def adapt(hook, state, parameters):
     """A hook of the reducer's that calls one of torch's: hook(state, bucket) returns a torch.futures.Future of the bucket's averages."""
     check(hook)
 
+    @torch.no_grad()  # as torch's engine calls hooks
     def run(bucket, completion):
         seen = GradBucket(bucket, parameters)
 
