@@ -17,7 +17,8 @@ start() { # name, arguments of emulated-hosts...
   pids+=($!)
 }
 # Milliseconds each way, percent lost, and how the world ends.
-for world in "0 0 leave" "10 0 leave" "50 0 leave" "150 0 leave" "400 0 leave" "400 0 die" "400 0 stop" "10 3 leave" "10 3 die"; do
+for world in "0 0 leave" "10 0 leave" "50 0 leave" "150 0 leave" "400 0 leave" "0 0 die" "50 0 stop" "150 0 die" "400 0 die" "400 0 stop" \
+  "10 3 leave" "10 3 die" "150 3 stop"; do
   read -r delay loss end <<<"$world"
   start "$delay ms each way, $loss % lost, then $end" --delay "$delay" --loss "$loss" -- "$rank" "$end"
 done
