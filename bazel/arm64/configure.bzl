@@ -31,6 +31,7 @@ cc_toolchain_config(
     toolchain_identifier = "arm64",
     unfiltered_compile_flags = [
         "-no-canonical-prefixes",
+        "-fno-canonical-system-headers",
         "-Wno-builtin-macro-redefined",
         "-D__DATE__=\\"redacted\\"",
         "-D__TIMESTAMP__=\\"redacted\\"",
