@@ -39,8 +39,8 @@ std::string WhyNoMemory(const MemoryLeft& left, uint64_t machine_bytes, uint64_t
 // Of this process alone.
 std::string WhyNoMemory(uint64_t bytes);
 
-// Says why no file may have so many bytes: "RLIMIT_FSIZE allows 4096". Writing beyond that limit raises SIGXFSZ, which ends the process.
-// Empty if nothing prevents it.
+// Says why a file may not have this size: "RLIMIT_FSIZE allows 4096". Empty if it may. Writing beyond that limit raises SIGXFSZ, which ends
+// the process.
 std::string WhyNoFile(uint64_t bytes);
 
 // For errors: the limits that may prevent more memory or mappings ("RLIMIT_AS allows 1073741824 bytes of address space,

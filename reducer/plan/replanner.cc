@@ -70,7 +70,7 @@ void Replanner::Fetch(uint64_t topic) {
   while (!stop_.load(std::memory_order_relaxed)) {
     const Deadline slice = Deadline::AfterMs(kFetchSliceMs);
     const auto notes = communicator_->AwaitMessages(topic, 1, slice);
-    // A communicator may have failed with this code, too: then every call returns at once.
+    // Before its time it is the communicator's failure, whose code may be this one. Then every call returns immediately.
     if (absl::IsDeadlineExceeded(notes.status()) && slice.passed()) continue;
     if (!notes.ok() || notes->empty()) return;  // the communicator is over
     const std::string& text = notes->front().second;

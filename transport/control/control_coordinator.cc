@@ -88,7 +88,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
  private:
   bool secured() const { return options_.credentials.level != SecurityLevel::kNone; }
 
-  // What options_.why_missing knows, and who was turned away here: a rank without the secret is one of them.
+  // What options_.why_missing knows, and whom this coordinator has rejected: a rank with another secret is one of them.
   std::string WhyMissing() const {
     std::string why = options_.why_missing != nullptr ? options_.why_missing() : "";
     if (const std::string refused = refusals_.Describe(); !refused.empty()) {
