@@ -240,7 +240,7 @@ TEST_F(ShmTransportTest, UnauthenticatedPeersAreRefusedAndCounted) {
     const Credentials credentials = TestCredentials(level);
     CreateAlone(2, [&](ShmTransportOptions* options) {
       options->credentials = credentials;
-      options->handshake_timeout = std::chrono::seconds(1);
+      options->handshake_timeout = std::chrono::seconds(4);
     });
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const ShmAddress address, ShmAddress::Parse(rank(0)->address()));
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, ConnectUnix(address.name));
