@@ -53,6 +53,13 @@ class ResultsTest(unittest.TestCase):
         dist.all_gather_into_tensor(output, tensor)
         self.assertEqual(output.tolist(), 2 * [-2, 4])
 
+    def test_results_in_tensors_of_inference_mode(self):
+        with torch.inference_mode():
+            outputs, sparse = [torch.zeros(2) for _ in range(2)], torch.eye(2).to_sparse()
+        dist.all_gather(outputs, torch.ones(2))
+        dist.all_reduce(sparse)
+        self.assertEqual([*(output.tolist() for output in outputs), *sparse.to_dense().tolist()], [[1, 1], [1, 1], [2, 0], [0, 2]])
+
     def test_hook_that_waits_in_a_callback(self):
         for gradient in powersgd(dist.group.WORLD):
             rows = [torch.empty_like(gradient) for _ in range(2)]

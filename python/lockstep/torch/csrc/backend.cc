@@ -244,6 +244,7 @@ class Backend : public c10d::Backend {
       return all;
     };
     const at::Tensor indices = gather_rows(own.indices().t()), values = gather_rows(own.values());
+    const c10::InferenceMode mode(tensors[0].is_inference());
     const at::NoGradGuard no_grad;
     tensors[0].copy_(at::sparse_coo_tensor(indices.t(), values, own.sizes()).coalesce());
     operation->results = tensors;

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <pthread.h>
 #include <torch/version.h>
@@ -243,8 +244,12 @@ struct Operation {
     if (copies.empty() && calls.empty() && !IsReceive()) return;
     std::call_once(finished, [this] {
       CheckMessage();
-      const at::NoGradGuard no_grad;
-      for (auto& [target, source] : copies) target.copy_(source);
+      for (auto& [target, source] : copies) {
+        // A tensor of inference mode can be written in this mode only, and the waiter may have left it.
+        const c10::InferenceMode mode(target.is_inference());
+        const at::NoGradGuard no_grad;
+        target.copy_(source);
+      }
       for (const auto& call : calls) call->Finish();
     });
   }
