@@ -275,9 +275,13 @@ class ObserversTest(unittest.TestCase):
         dist.barrier()
 
     def test_profiles_have_events_with_metadata(self):
+        sent, received = [([2, 1], [2, 0]), ([0, 1], [1, 1])][RANK]
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
             dist.all_reduce(torch.ones(3, 2))
             dist.broadcast(torch.ones(5), 1, async_op=True).wait()
+            for _ in range(2):
+                dist.send(torch.ones(3), 1) if RANK == 0 else dist.recv(torch.ones(3), 0)
+            dist.all_to_all_single(torch.empty(sum(received)), torch.ones(sum(sent)), received, sent)
         events = {event.name: event for event in profile.events()}
         for name, shape in (('lockstep:all_reduce', [3, 2]), ('lockstep:broadcast', [5])):
             self.assertTrue(events[name].is_async)
@@ -286,8 +290,15 @@ class ObserversTest(unittest.TestCase):
             profile.export_chrome_trace(file.name)
             with open(file.name) as trace:
                 found = [event['args'] for event in json.load(trace)['traceEvents'] if event.get('name') == 'record_param_comms']
-        self.assertEqual([args['Collective name'] for args in found], ['all_reduce', 'broadcast'])
+        name, peer = [('send', {'Dst Rank': 1}), ('recv', {'Src Rank': 0})][RANK]
+        self.assertEqual([args['Collective name'] for args in found], ['all_reduce', 'broadcast', name, name, 'all_to_allv'])
         self.assertEqual((found[0]['In msg nelems'], found[0]['Group size'], found[0]['dtype']), (6, 2, 'Float'))
+        self.assertEqual([{key: value for key, value in args.items() if key in ('Dst Rank', 'Src Rank')} for args in found],
+                         [{}, {}, peer, peer, {}])
+        self.assertEqual([json.loads(found[-1][key]) for key in ('In split size', 'Out split size')], [sent, received])
+        if 'Seq' in found[0]:  # and whether it is asynchronous: not in earlier releases of PyTorch
+            self.assertEqual(found[3]['Seq'], found[2]['Seq'] + 1)
+            self.assertEqual([args['Is asynchronized op'] for args in found], [False, True, True, True, False])
 
 
 class CompileTest(unittest.TestCase):

@@ -20,6 +20,13 @@
 #include "communicator.h"
 #include "work.h"
 
+#ifndef RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP  // a release of PyTorch that does not record whether a call is asynchronous
+#define RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(seq, name, inputs, outputs, rank, collective, in, out, dtype, in_splits, \
+                                              out_splits, start, stride, size, asynchronous)                           \
+  RECORD_PARAM_COMMS_DATA(seq, name, inputs, outputs, rank, collective, in, out, dtype, in_splits, out_splits, start,  \
+                          stride, size)
+#endif
+
 namespace lockstep_torch {
 namespace {
 
@@ -364,6 +371,7 @@ class Backend : public c10d::Backend {
                                output_counts = OfRows(output, output_splits);
     if (output_splits.empty() && input_splits.empty())
       return Start(operation, opts, lockstep_all_to_all, &source, &target);
+    operation->input_splits = input_splits, operation->output_splits = output_splits;
     return Start(operation, opts, lockstep_all_to_all_v, &source, &target, input_counts.data(), output_counts.data());
   }
 
@@ -398,6 +406,7 @@ class Backend : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int target, int tag) override {
     const auto operation = std::make_shared<Operation>(OpType::SEND);
     const lockstep_tensor tensor = operation->Input(OnHost(One(tensors)));
+    operation->peer = target;
     return Launch(operation, true, lockstep_send, &tensor, target, tag, timeout_ms_.load());
   }
 
@@ -411,6 +420,7 @@ class Backend : public c10d::Backend {
       operation->copies.emplace_back(given, used);
       operation->results = tensors;
     }
+    operation->peer = source;
     return Launch(operation, true, lockstep_receive, &tensor, source, tag, timeout_ms_.load(), nullptr);
   }
 
@@ -573,12 +583,16 @@ class Backend : public c10d::Backend {
     const std::vector<uint64_t>& world = setup_.global_ranks;
     const int first = world.empty() ? 0 : static_cast<int>(world[0]);
     const int stride = world.size() < 2 ? 1 : static_cast<int>(world[1] - world[0]);
-    const char* const name = strchr(Title(operation->type), ':') + 1;
-    RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(sequence_), operation->IsMessage()),
-                            std::make_tuple(pg_uid_, pg_desc_), operation->inputs, operation->results, rank_, name,
-                            Elements(operation->inputs), Elements(operation->results),
-                            operation->inputs.empty() ? at::kByte : operation->inputs[0].scalar_type(),
-                            std::vector<int64_t>(), std::vector<int64_t>(), first, stride, size_);
+    // As with NCCL: messages have their own numbers, the rank of a message is its peer's, and an all_to_all with splits has its own name.
+    const bool message = operation->IsMessage();
+    const bool splits = !operation->input_splits.empty() || !operation->output_splits.empty();
+    const char* const name = splits ? "all_to_allv" : strchr(Title(operation->type), ':') + 1;
+    RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(
+        std::make_tuple(static_cast<int64_t>(message ? messages_ : sequence_), message),
+        std::make_tuple(pg_uid_, pg_desc_), operation->inputs, operation->results, message ? operation->peer : rank_,
+        name, Elements(operation->inputs), Elements(operation->results),
+        operation->inputs.empty() ? at::kByte : operation->inputs[0].scalar_type(), operation->input_splits,
+        operation->output_splits, first, stride, size_, operation->asynchronous);
     communicator.Call(function, arguments...);
   }
 
@@ -594,6 +608,8 @@ class Backend : public c10d::Backend {
       communicator->Call(lockstep_group_start);
       group_on_ = communicator;
     }
+    operation->asynchronous = asynchronous;
+    if (operation->IsMessage()) ++messages_;
     auto work = NewWork(operation, in_group && !asynchronous);
     Issue(operation, *communicator, function, arguments..., &operation->work);
     if (in_group) {
@@ -660,6 +676,7 @@ class Backend : public c10d::Backend {
     }
     const lockstep_stream c_stream = {stream.native_handle(), LOCKSTEP_CUDA, stream.device_index()};
     operation->hooks = hooks_;
+    operation->asynchronous = asynchronous;
     Issue(operation, *communicator, function, arguments..., &c_stream, nullptr);
     {
       const c10::StreamGuard on(stream);
@@ -755,6 +772,7 @@ class Backend : public c10d::Backend {
   const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   std::atomic<int64_t> timeout_ms_;    // 0: the communicator's
   std::atomic<uint64_t> sequence_{0};  // of the last collective
+  std::atomic<uint64_t> messages_{0};  // sent and received
   // Whether a call of Wait() may not have returned. One thread at a time makes such calls, as it makes collectives.
   std::atomic<bool> interrupted_{false};
   std::shared_future<void> interrupted_call_;

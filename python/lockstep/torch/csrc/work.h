@@ -283,6 +283,9 @@ struct Operation {
   lockstep_work* work = nullptr;     // NULL: done
   std::optional<double> factor;      // of LOCKSTEP_PREMUL_SUM
   std::optional<at::Device> device;  // of the tensors; nullopt: the host, or no tensors
+  int peer = -1;                     // of a message; -1: any rank
+  bool asynchronous = true;
+  std::vector<int64_t> input_splits, output_splits;  // of an all_to_all that has them, as they were given
   Tensors inputs;                    // as they were given
   Tensors borrowed;
   Tensors results;
