@@ -4,10 +4,14 @@ PyTorch (fake_device.cc).
 LIBRARY_ON_FAKE_CUDA is //tests:liblockstep_on_fake_cuda.so.
 """
 
+import contextlib
+import datetime
 import os
 import pathlib
 import subprocess
 import tempfile
+import threading
+import time
 import unittest
 
 import torch
@@ -65,6 +69,27 @@ class Device(unittest.TestCase):
         dist.barrier()
         self.assertEqual(fake.take_calls(), ['synchronize 0'])
         self.assertEqual(self.gradient.tolist(), [1, 2.5])
+
+    def test_a_failure_is_reported_and_runs_the_abort_hooks(self):
+        for ask in (lambda work: work.is_completed(), lambda work: work.wait(),
+                    lambda work: backend.allreduce([self.tensor], options(True))):
+            group, aborted = dist.new_group(backend='lockstep'), threading.Event()
+            backend = group._get_backend(torch.device('cpu'))
+            backend.eager_connect_single_device(torch.device('cuda', 0))
+            backend.register_abort_hook(1, aborted.set)
+            if RANK == 0:
+                late = options(True)
+                late.timeout = datetime.timedelta(milliseconds=200)
+                work = backend.allreduce([self.tensor], late)
+                self.assertFalse(work.is_completed())
+                while 'SUCCESS' in str(backend.get_error()):
+                    time.sleep(0.01)
+                with contextlib.suppress(dist.DistBackendError):
+                    self.assertTrue(ask(work))
+                self.assertTrue(aborted.wait(30))
+                self.assertEqual((work.is_completed(), work.is_success()), (True, False))
+                self.assertIn('rank 1', str(work.exception()))
+            dist.barrier()
 
 
 if __name__ == '__main__':

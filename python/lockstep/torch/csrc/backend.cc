@@ -677,7 +677,12 @@ class Backend : public c10d::Backend {
     const lockstep_stream c_stream = {stream.native_handle(), LOCKSTEP_CUDA, stream.device_index()};
     operation->hooks = hooks_;
     operation->asynchronous = asynchronous;
-    Issue(operation, *communicator, function, arguments..., &c_stream, nullptr);
+    try {
+      Issue(operation, *communicator, function, arguments..., &c_stream, nullptr);
+    } catch (const c10::DistBackendError&) {
+      if (const ErrorPtr error = communicator->Error()) operation->Report(error.get());
+      throw;
+    }
     {
       const c10::StreamGuard on(stream);
       operation->Finish();
@@ -688,9 +693,8 @@ class Backend : public c10d::Backend {
         for (const at::Tensor& tensor : *tensors) tensor.record_stream(stream);
       }
     }
-    auto work =
-        c10::make_intrusive<DeviceWork>(operation, at::hasCallbacks() ? Title(operation->type) : nullptr, stream,
-                                        [communicator] { communicator->Call(lockstep_communicator_status); });
+    auto work = c10::make_intrusive<DeviceWork>(operation, at::hasCallbacks() ? Title(operation->type) : nullptr,
+                                                stream, communicator);
     work->sequence = sequence_;
     const std::lock_guard<std::mutex> lock(gpu_mu_);
     if (hooks_->WantCompletion()) enqueued_.push_back(work);

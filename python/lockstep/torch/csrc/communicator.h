@@ -130,6 +130,12 @@ class Communicator {
     Check(function(c_, arguments...));
   }
 
+  // Returns why it is unusable; NULL if it is usable or closed.
+  ErrorPtr Error() {
+    const std::shared_lock<std::shared_mutex> lock(mu_);
+    return ErrorPtr(c_ == nullptr ? nullptr : lockstep_communicator_status(c_));
+  }
+
   // LOCKSTEP_OK while it is usable.
   lockstep_code Status() {
     const std::shared_lock<std::shared_mutex> lock(mu_);

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "capi/lockstep.h"
+#include "communicator.h"
 #include "errors.h"
 
 #define LOCKSTEP_TORCH_SINCE(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
@@ -286,7 +287,7 @@ struct Operation {
   int peer = -1;                     // of a message; -1: any rank
   bool asynchronous = true;
   std::vector<int64_t> input_splits, output_splits;  // of an all_to_all that has them, as they were given
-  Tensors inputs;                    // as they were given
+  Tensors inputs;                                    // as they were given
   Tensors borrowed;
   Tensors results;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // targets and sources
@@ -492,26 +493,40 @@ class Work : public OperationWork {
 };
 
 // A collective that is enqueued on a stream of a device. An event marks its end, and wait() makes the current stream wait for the event.
+// If the communicator fails before the event is seen, the collective has failed.
 class DeviceWork : public OperationWork {
  public:
-  // check: throws the communicator's error.
-  DeviceWork(OperationPtr operation, const char* title, c10::Stream stream, std::function<void()> check)
+  DeviceWork(OperationPtr operation, const char* title, c10::Stream stream, std::shared_ptr<Communicator> communicator)
       : OperationWork(std::move(operation), title),
         stream_(stream),
         event_(stream.device_type()),
-        check_(std::move(check)) {
+        communicator_(std::move(communicator)) {
     event_.record(stream);
   }
 
   bool isCompleted() override {
-    if (!event_.query()) return false;
-    operation_->Report(nullptr);
+    const bool done = event_.query();  // asked first: a failure also ends the stream's wait
+    const ErrorPtr error = Error();
+    if (!done && error == nullptr) return false;
+    if (error == nullptr) succeeded_ = true;
+    operation_->Report(error.get());
     return true;
   }
-  bool isSuccess() const override { return event_.query(); }
+
+  bool isSuccess() const override { return event_.query() && Error() == nullptr; }
+
+  std::exception_ptr exception() const override {
+    const ErrorPtr error = Error();
+    return error == nullptr ? nullptr : ToException(error.get());
+  }
 
   bool wait(std::chrono::milliseconds) override {
-    check_();
+    try {
+      communicator_->Call(lockstep_communicator_status);
+    } catch (const c10::Error&) {
+      isCompleted();  // reports the error
+      throw;
+    }
     const c10::impl::VirtualGuardImpl guard(stream_.device_type());
     event_.block(guard.getStream(stream_.device()));
     isCompleted();
@@ -528,9 +543,12 @@ class DeviceWork : public OperationWork {
   }
 
  private:
+  ErrorPtr Error() const { return succeeded_ ? nullptr : communicator_->Error(); }
+
   const c10::Stream stream_;
   c10::Event event_;
-  const std::function<void()> check_;
+  const std::shared_ptr<Communicator> communicator_;
+  std::atomic<bool> succeeded_{false};  // whether the end was seen before any failure of the communicator
 };
 
 }  // namespace lockstep_torch
