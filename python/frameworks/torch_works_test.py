@@ -457,12 +457,14 @@ def run_leavers():
     """Both ranks end while works are under way, with continuations in Python."""
     dist.init_process_group('lockstep', timeout=datetime.timedelta(seconds=60))
     if RANK == 0:
+        dist.barrier()  # rank 1 is connected
         for _ in range(20):
             dist.all_reduce(torch.ones(5), async_op=True)
             dist.all_reduce(torch.ones(5), async_op=True).get_future().then(lambda future: future.value()[0] + 1).add_done_callback(str)
         dist.send(torch.ones(1), 1)
     else:
         with contextlib.suppress(dist.DistBackendError):  # rank 0 may be gone
+            dist.barrier()
             dist.recv(torch.ones(1), 0)
 
 

@@ -369,8 +369,11 @@ inline ErrorPtr CompleteWhenDone(OperationPtr operation, c10::intrusive_ptr<Futu
   auto completion = std::make_unique<Completion>(Completion{std::move(operation), std::move(future)});
   const auto callback = [](void* context, const lockstep_error* error) {
     const bool outer = std::exchange(in_callback, true);
-    const std::unique_ptr<Completion> given(static_cast<Completion*>(context));
-    Complete(*given, error);
+    {
+      // A future may free Python objects, which needs the interpreter too.
+      const std::unique_ptr<Completion> given(static_cast<Completion*>(context));
+      Complete(*given, error);
+    }
     in_callback = outer;
     --callbacks_to_come;
   };
