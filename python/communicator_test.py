@@ -235,9 +235,13 @@ class Others(unittest.TestCase):
         for op in ('sum', None, 1.0):
             with self.assertRaisesRegex(lockstep.InvalidArgument, f'op is {op!r}; it is lockstep.SUM'):
                 communicator.all_reduce(x, op=op)
+        work = communicator.barrier(asynchronous=True)
         for timeout in (-1, float('nan'), '5'):
             with self.assertRaisesRegex(lockstep.InvalidArgument, f'timeout is {timeout!r}; it is a number of seconds'):
                 communicator.all_reduce(x, timeout=timeout)
+            with self.assertRaisesRegex(lockstep.InvalidArgument, f'timeout is {timeout!r}; it is a number of seconds'):
+                work.wait(timeout)
+        work.wait()
         with self.assertRaises(lockstep.InvalidArgument):
             communicator.broadcast(x, root=5)
         communicator.all_reduce(x)

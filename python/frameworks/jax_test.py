@@ -498,6 +498,9 @@ class Errors(unittest.TestCase):
             all_to_all(jnp.float32(1), communicator)
         with self.assertRaisesRegex(lockstep.InvalidArgument, 'multiply x and take SUM'):
             all_reduce(jnp.ones(2), communicator, op=lockstep.PREMUL_SUM)
+        for call in (all_reduce, reduce_scatter):
+            with self.assertRaisesRegex(lockstep.InvalidArgument, "op is 'sum'; it is lockstep.SUM"):
+                call(jnp.ones(SIZE), communicator, op='sum')
         with self.assertRaisesRegex(lockstep.InvalidArgument, r'token: float64\[2\] is none; pass what a call'):
             all_reduce(jnp.ones(2), communicator, token=jnp.ones(2))
         with self.assertRaisesRegex(FAILED, 'INVALID_ARGUMENT'):

@@ -368,8 +368,7 @@ def _take_communicators(out, device_index):
 def _milliseconds(seconds):
     if seconds is None:
         return 0
-    if not isinstance(seconds, numbers.Real) or not 0 <= seconds < 2**50:
-        raise InvalidArgument(f'timeout is {seconds!r}; it is a number of seconds, not negative, or None')
+    works.check_timeout(seconds)
     # What is positive stays so: 0 is the default.
     return max(1, round(1000 * seconds))
 

@@ -1,11 +1,12 @@
 """Operations under way, and waits that a signal can interrupt."""
 
+import numbers
 import threading
 import weakref
 
 from lockstep import at_exit
 from lockstep._native import ffi, lib
-from lockstep.errors import DeadlineExceeded, check, to_exception
+from lockstep.errors import DeadlineExceeded, InvalidArgument, check, to_exception
 
 SLICE_MS = 100  # between looks at signals
 _FOREVER_MS = 2**40
@@ -59,7 +60,9 @@ class Work:
         ERRORS  DeadlineExceeded if it is not done by then: it goes on. Else the operation's own error, in each call.
         SIGNALS In the main thread a signal's handler runs within 0.1 seconds. If it raises (KeyboardInterrupt), the operation goes on.
         """
-        wait(self._out[0], _FOREVER_MS if timeout is None else max(0, round(1000 * timeout)))
+        if timeout is not None:
+            check_timeout(timeout)
+        wait(self._out[0], _FOREVER_MS if timeout is None else round(1000 * timeout))
         self._loan.borrowed = None
 
     def done(self):
@@ -114,6 +117,12 @@ def _end_dropped():
                     lib.lockstep_work_destroy(loan.out[0])
         finally:
             _sweep.release()
+
+
+def check_timeout(seconds):
+    """InvalidArgument unless it is a number of seconds from 0."""
+    if not isinstance(seconds, numbers.Real) or not 0 <= seconds < 2**50:
+        raise InvalidArgument(f'timeout is {seconds!r}; it is a number of seconds, not negative, or None')
 
 
 def wait(c, timeout_ms=_FOREVER_MS):

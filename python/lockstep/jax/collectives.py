@@ -4,6 +4,7 @@ import collections
 import functools
 
 import lockstep
+from lockstep.communicator import _op
 from lockstep.jax import handlers
 from lockstep.jax.handlers import jax
 
@@ -17,14 +18,14 @@ def all_reduce(x, communicator, op=lockstep.SUM, token=None):
     """(y, token): y on every rank is the reduction of all ranks' x, which have one shape and dtype."""
     if op == lockstep.PREMUL_SUM:
         raise lockstep.InvalidArgument('all_reduce: there is no factor for PREMUL_SUM here; multiply x and take SUM')
-    return _start('all_reduce', communicator, op, x, token)
+    return _start('all_reduce', communicator, _op(op), x, token)
 
 
 def reduce_scatter(x, communicator, op=lockstep.SUM, token=None):
     """(y, token): y on rank r is the reduction of all ranks' x[r]. The first axis of x is of the ranks."""
     if op == lockstep.PREMUL_SUM:
         raise lockstep.InvalidArgument('reduce_scatter: there is no factor for PREMUL_SUM here; multiply x and take SUM')
-    return _start('reduce_scatter', communicator, op, x, token)
+    return _start('reduce_scatter', communicator, _op(op), x, token)
 
 
 def all_gather(x, communicator, token=None):
