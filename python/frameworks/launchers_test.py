@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import lockstep.run
 import programs
@@ -115,6 +116,14 @@ class Launchers(unittest.TestCase):
     def test_mpich_at_the_ports_of_a_range(self):
         first = free_port()
         self.launch('mpirun.mpich', LOCKSTEP_PORTS=f'{first}-{min(first + 30, 65535)}')
+
+    def test_a_range_without_a_free_port_for_the_store_of_torch(self):
+        from lockstep.torch import launched
+        with socket.create_server(('', 0)) as taken:
+            port = taken.getsockname()[1]
+            with mock.patch.dict(os.environ, LOCKSTEP_PORTS=f'{port}-{port}'):
+                with self.assertRaisesRegex(lockstep.ResourceExhausted, f'no port of LOCKSTEP_PORTS={port}-{port} is free .*needs 1 port'):
+                    launched._serve('127.0.0.1', 2, {})
 
     def test_our_own_launcher(self):
         self.expect_group(programs.run([sys.executable, '-m', 'lockstep.run', '-n', str(RANKS), FILE, 'group'], TIMEOUT_S))

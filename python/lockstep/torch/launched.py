@@ -68,4 +68,9 @@ def _serve(host, size, timeout):
             return dist.TCPStore(host, port, size, True, wait_for_workers=False, **timeout)
         except dist.DistNetworkError as taken:
             error = taken
-    raise error
+    if ports == [0]:
+        raise error
+    raise lockstep.ResourceExhausted(
+        f'no port of LOCKSTEP_PORTS={first}-{last} is free for the store of torch.distributed: {error}. A job needs 1 port for each rank '
+        "of the host, and on rank 0's host 1 for the coordinator, 1 for Lockstep's store unless LOCKSTEP_STORE names its port, and 1 for "
+        'this store') from error
