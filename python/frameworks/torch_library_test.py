@@ -46,6 +46,15 @@ class Compiled(unittest.TestCase):
             self.assertEqual(status, 1, text)
             self.assertRegex(text, f'lockstep.errors.Unavailable: the back end .*{message}')
 
+    def test_a_rank_without_a_compiler_fails_all_ranks(self):
+        with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as filled:
+            os.makedirs(os.path.join(filled, 'lockstep'))
+            os.symlink(library.build(), os.path.join(filled, 'lockstep', library.build().name))
+            for status, text in ranks(2, 60, caches=[filled, empty], CXX='no-such-compiler'):
+                self.assertEqual(status, 1, text)
+                self.assertRegex(text, r'lockstep.errors.Unavailable: .*there is no C\+\+ compiler; install g\+\+')
+                self.assertNotIn('Timed out', text)
+
     def test_without_a_cache(self):
         """The home folder is unknown, or the cache's name cannot be a folder."""
         for environment in ({'XDG_CACHE_HOME': '', 'HOME': '~'}, {'XDG_CACHE_HOME': '/' + 300 * 'x'}):

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 
 from lockstep import at_exit, works
+from lockstep.errors import Unavailable
 from lockstep.torch.store import hosts
 
 NAME = 'lockstep'
@@ -77,29 +78,39 @@ def _leave_split(backend, _device):
         torch.ops.lockstep.leave_split(group.boxed())
 
 
-def _load_on_all(store, size, timeout):
+def _load_on_all(store, rank, size, timeout):
     """Loads the library, and returns how long the setup may take from now on. Ranks that have to compile it announce that, and the others
     wait for them: compiling has a limit of its own."""
     from lockstep.torch import library  # a program, too
-    path = library.find()
-    if path is None:
-        store.add('compiling', 1)
-        path = library.build()
-        store.add('compiling', -1)
-    load(path)
+    try:
+        path = library.find()
+        if path is None:
+            store.add('compiling', 1)
+            try:
+                path = library.build()
+            finally:
+                store.add('compiling', -1)
+        load(path)
+    except Exception as error:
+        store.set('all have the library', f'rank {rank}: {error}')  # ends the waits of the others, which raise it
+        raise
     if store.add('have the library', 1) == size:
         store.set('all have the library', '')
     began = time.monotonic()
     while True:
         try:
             store.wait(['all have the library'], timeout)
-            return timeout
+            break
         except RuntimeError:  # a file store's, after the timeout; the other stores raise a DistStoreError, which is one
             waited = time.monotonic() - began
             if waited < timeout.total_seconds():
                 raise
             if store.add('compiling', 0) <= 0 or waited > library.LIMIT_S:
                 return min(timeout, datetime.timedelta(seconds=2))  # in which the library names the missing ranks
+    failure = store.get('all have the library').decode()
+    if failure:
+        raise Unavailable(failure)
+    return timeout
 
 
 def _milliseconds(timeout):
@@ -107,7 +118,7 @@ def _milliseconds(timeout):
 
 
 def _connect(group, opts):
-    setup_timeout = _load_on_all(dist.PrefixStore('library', opts.store), opts.group_size, opts.timeout)
+    setup_timeout = _load_on_all(dist.PrefixStore('library', opts.store), opts.group_rank, opts.group_size, opts.timeout)
     torch.ops.lockstep.create(group.boxed(), opts.group_id, list(opts.global_ranks_in_group), _milliseconds(opts.timeout),
                               _milliseconds(setup_timeout), hosts(opts.group_size))
 
