@@ -20,7 +20,8 @@ start() { # name, arguments of emulated-hosts...
 for world in "0 0 leave" "10 0 leave" "50 0 leave" "150 0 leave" "400 0 leave" "0 0 die" "50 0 stop" "150 0 die" "400 0 die" "400 0 stop" \
   "10 3 leave" "10 3 die" "150 3 stop"; do
   read -r delay loss end <<<"$world"
-  start "$delay ms each way, $loss % lost, then $end" --delay "$delay" --loss "$loss" -- "$rank" "$end"
+  # A segment that is lost several times comes after seconds.
+  LOCKSTEP_PEER_TIMEOUT_MS=$((loss ? 20000 : 5000)) start "$delay ms each way, $loss % lost, then $end" --delay "$delay" --loss "$loss" -- "$rank" "$end"
 done
 # Where no launcher says that there are several hosts, nothing but the error of a rank does.
 alone=(env -u LOCKSTEP_LOCAL_RANK -u LOCKSTEP_LOCAL_WORLD_SIZE)
