@@ -88,7 +88,8 @@ class CoordinatorThread final : public Coordinator, private World::Output {
  private:
   bool secured() const { return options_.credentials.level != SecurityLevel::kNone; }
 
-  // What options_.why_missing knows, and whom this coordinator has rejected: a rank with another secret is one of them.
+  // Describes what may keep ranks away: what options_.why_missing knows, and this coordinator's refusals. A rank with another secret is
+  // refused.
   std::string WhyMissing() const {
     std::string why = options_.why_missing != nullptr ? options_.why_missing() : "";
     if (const std::string refused = refusals_.Describe(); !refused.empty()) {

@@ -276,7 +276,7 @@ TEST_P(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverW
 TEST_P(ControlChannelTest, ASetUpThatIsTriedAgainHeedsNoEarlierFailure) {
   ControlChannel::Refuse(Options(0, 3), store_.get(), absl::InternalError("first attempt"), Soon());
   EXPECT_THAT(CreateRank(1, 3), StatusIs(absl::StatusCode::kInternal, HasSubstr("first attempt")));
-  // Rank 1 has heard of the failure. Rank 2 comes when rank 0 has begun again. Both take part in the next attempt.
+  // Rank 1 has read the failure. Rank 2 comes when rank 0 has begun again. Both take part in the next attempt.
   Form(3);
   // One of long ago is none either.
   SetRecord(control::EncodeFailureRecord({1'700'000'000, 0, {1}, absl::InternalError("long ago")}));

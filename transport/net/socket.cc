@@ -296,8 +296,9 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   for (const bool reuse : {false, true}) {
     status = ListenInRange(*range, address, [&](const SocketAddress& at) {
       // lockstep-run holds that port in such a way.
-      if (reuse && GetEnv("MASTER_PORT") == absl::StrCat(at.port()))
+      if (reuse && GetEnv("MASTER_PORT") == absl::StrCat(at.port())) {
         return absl::AlreadyExistsError("it is MASTER_PORT");
+      }
       listener = ListenAt(at, reuse);
       return listener.status();
     });
