@@ -138,6 +138,7 @@ absl::Status SetOptions(const lockstep_collective_options* options, lockstep_red
   lockstep_collective_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_collective_options", &given));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(given.timeout_ms));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto wait, ReadTimeout(given.wait_ms, "wait_ms"));
   if ((given.factor != nullptr) != (op == LOCKSTEP_PREMUL_SUM)) {
     return absl::InvalidArgumentError(given.factor == nullptr ? "LOCKSTEP_PREMUL_SUM without a factor in the options"
                                                               : "a factor in the options, but not LOCKSTEP_PREMUL_SUM");
@@ -148,6 +149,7 @@ absl::Status SetOptions(const lockstep_collective_options* options, lockstep_red
   }
   for (CollectiveRequest& request : requests) {
     request.timeout = timeout;
+    request.wait = wait;
     if (given.factor != nullptr) request.factor = *given.factor;
     request.algorithm = algorithm;
   }

@@ -95,10 +95,10 @@ absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is NULL"));
 }
 
-absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms) {
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms, const char* name) {
   // Longer ones overflow as nanoseconds.
   constexpr int64_t kTimeoutMsMax = int64_t{100} * 365 * 24 * 3600 * 1000;
-  if (timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  if (timeout_ms < 0) return absl::InvalidArgumentError(absl::StrCat(name, " is negative"));
   return std::chrono::milliseconds(std::min(timeout_ms, kTimeoutMsMax));
 }
 

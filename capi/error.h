@@ -36,7 +36,7 @@ lockstep_error* Guard(Body&& body) {
 absl::Status NullArgument(const char* name);
 
 // INVALID_ARGUMENT if it is negative.
-absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms);
+absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms, const char* name = "timeout_ms");
 
 // A malloc'ed copy for lockstep_string_free.
 char* CopyString(const std::string& text);

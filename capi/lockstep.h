@@ -321,8 +321,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const locks
  * Each call takes `options` (NULL: defaults), `stream` and `out_work`, which say when it returns:
  *
  *   stream NULL, out_work NULL    when the collective is done
- *   stream NULL, out_work given   at once; in checked mode, once all ranks have called. The tensors' memory is borrowed until the
- *                                 work is done. A call on a device does not wait for the caller's streams.
+ *   stream NULL, out_work given   at once, or as wait_ms says; in checked mode, once all ranks have called. The tensors' memory is
+ *                                 borrowed until the work is done. A call on a device does not wait for the caller's streams.
  *   stream given, out_work NULL   when the collective is enqueued on the stream, which must be of the communicator's device. Its
  *                                 result is there in the stream's order. Later errors: lockstep_communicator_status.
  *   stream given, out_work given  INVALID_ARGUMENT
@@ -348,6 +348,9 @@ typedef struct lockstep_collective_options {
   int64_t timeout_ms;
   const double* factor;  /* required by LOCKSTEP_PREMUL_SUM, refused with other ops; each rank may have its own */
   const char* algorithm; /* overrides the communicator's choice; equal on all ranks */
+  /* With out_work, on the host: returns when the operation is done, or after so many milliseconds. Until then no thread is woken for it, as
+   * without out_work. The work has the result. No effect in a group. */
+  int64_t wait_ms;
 } lockstep_collective_options;
 
 /* output on every rank = reduction of all inputs; same shape. In place: the same tensor. */

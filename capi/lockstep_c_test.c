@@ -25,7 +25,7 @@ static void TestSizes(void) {
 #define GROWS(type, size, last) \
   CHECK(sizeof(type) == (size) && offsetof(type, last) + sizeof(((type*)NULL)->last) == sizeof(type))
   GROWS(lockstep_communicator_options, 200, secret_file);
-  GROWS(lockstep_collective_options, 32, algorithm);
+  GROWS(lockstep_collective_options, 40, wait_ms);
   GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);

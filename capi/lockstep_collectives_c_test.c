@@ -2,6 +2,7 @@
  * on two processes over shared memory and over TCP. Expected values are folded here, as integers. And what the C ABI says of devices
  * where nothing, or the wrong thing, is on one. Skips nothing: with a GPU a communicator for it is made. */
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -250,6 +251,37 @@ static void DisagreeInPair(lockstep_communicator* communicator) {
   MISUSED(error, text);
 }
 
+/* wait_ms: a call that need not wait longer has a work that is done, and another goes on by itself. */
+static void WaitInCall(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator), other = 1 - rank;
+  const int64_t count = 5, none = 0;
+  int32_t given[5] = {3, 3, 3, 3, 3};
+  const lockstep_tensor values = Vector(given, &count, LOCKSTEP_I32), nothing = Vector(given, &none, LOCKSTEP_I32);
+  lockstep_collective_options options;
+  lockstep_work* work = NULL;
+  LOCKSTEP_INIT(options);
+  options.wait_ms = -1;
+  INVALID(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_SUM, &options, NULL, &work),
+          "wait_ms is negative");
+  options.wait_ms = INT64_MAX;
+  OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_SUM, &options, NULL, &work));
+  CHECK(lockstep_work_done(work) && given[4] == 6);
+  lockstep_work_destroy(work);
+  OK(lockstep_group_start(communicator));
+  OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_SUM, &options, NULL, NULL));
+  OK(lockstep_group_end(communicator, NULL));
+  CHECK(given[4] == 12);
+  options.wait_ms = 1;
+  if (rank == 1) OK(lockstep_receive(communicator, &nothing, other, 0, 0, NULL, NULL));
+  OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_AVG, &options, NULL, &work));
+  if (rank == 0) CHECK(!lockstep_work_done(work));
+  if (rank == 0) OK(lockstep_send(communicator, &nothing, other, 0, 0, NULL));
+  while (!lockstep_work_done(work)) sched_yield();
+  OK(lockstep_work_wait(work, 0));
+  CHECK(given[4] == 12);
+  lockstep_work_destroy(work);
+}
+
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
   static const char* const transports[2] = {"shm", "tcp"};
   static const char* const names[2][3] = {{"shm-use", "shm-pair", "shm-checked"},
@@ -262,6 +294,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
     options.checked = 0;
     communicator = MeetWith(rank, size, folder, names[i][0], &options);
     UseCollectives(communicator);
+    WaitInCall(communicator);
     Disagree(communicator);
     lockstep_communicator_destroy(communicator);
     communicator = MeetWith(rank, size, folder, names[i][1], &options);

@@ -91,6 +91,8 @@ struct CollectiveRequest {
   double factor = 1.0;  // of premul-sum; each rank may have its own
   Algorithm algorithm = Algorithm::kAuto;
   std::chrono::milliseconds timeout{0};  // after it the operation is aborted on every rank; 0: the communicator's
+  // Start waits so long for the operation before it returns. Until then no other thread has to be woken to execute it.
+  std::chrono::milliseconds wait{0};
   // The thread that executes it shares its core with computation: it sleeps, rather than polls, when nothing moves for some microseconds.
   bool background = false;
   bool by_holder = false;  // the caller holds the communicator: see Hold

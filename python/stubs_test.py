@@ -90,7 +90,7 @@ class Stubs(unittest.TestCase):
         for name in fields:
             self.assertIn(name, lockstep.init.__doc__)
         options = next(node for node in tree.body if getattr(node, 'name', '') == '_Options')
-        fields = {name for name, _ in ffi.typeof('lockstep_collective_options').fields} - {'struct_size', 'timeout_ms'}
+        fields = {name for name, _ in ffi.typeof('lockstep_collective_options').fields} - {'struct_size', 'timeout_ms', 'wait_ms'}
         self.assertEqual({each.target.id for each in options.body}, fields | {'timeout', 'asynchronous', 'stream'})
 
     def test_packages_pass_on_what_they_say(self):

@@ -70,6 +70,7 @@ struct TransportCommunicator::Call : Job {
   CallState* work = nullptr;
   bool at_once = false;         // the clock was not read for it yet; not needed if it is done before its caller waits
   Ref<CallState> background;    // holds `work` if nobody has to wait for it
+  bool counted = false;         // it is background work of the engine's
   std::vector<char> prepared;   // a copy of the input, if it had to be read before the collective
   Ref<const Pieces> copied_to;  // the result is in `prepared`, and goes there
 };

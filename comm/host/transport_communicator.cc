@@ -211,6 +211,13 @@ absl::Status TransportCommunicator::StartUnchecked(const CollectiveRequest& requ
   if (Collecting()) return Collect(request, plan, *state);
   LOCKSTEP_ASSIGN_OR_RETURN(Call* const call, PrepareCall(request, plan));
   LaunchCall(call, request, state->get(), *state, /*check=*/false);
+  if (request.wait.count() == 0) return absl::OkStatus();
+  mu()->Unlock();
+  engine_->Drive((*state)->done(), Deadline::After(request.wait), /*spin=*/!request.background);
+  mu()->Lock();
+  if (call->work != state->get()) return absl::OkStatus();
+  call->counted = true;
+  engine_->AddBackgroundWork();
   return absl::OkStatus();
 }
 
@@ -293,7 +300,8 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   // Messages fall through: they are the longer way, and a jump would be a good part of posting a short one.
   const bool in_shared_memory = ABSL_PREDICT_FALSE(UsesSharedMemory(call->signature.algorithm));
   const bool begins = in_shared_memory && memory_executor_->idle();
-  const bool stays = call->background == nullptr && engine_->spins() && !request.background;
+  call->counted = call->background != nullptr && request.wait.count() == 0;
+  const bool stays = !call->counted && engine_->spins() && !request.background;
   call->at_once = in_shared_memory ? begins && Has(call->signature.algorithm, algorithms::kInline)
                                    : stays && call->plan->exchange().has_value();
   if (in_shared_memory) memory_executor_->Start(call);
@@ -302,7 +310,7 @@ void TransportCommunicator::LaunchCall(Call* call, const CollectiveRequest& requ
   call->record = recorder_.Add(call->signature, call->call_plan->vector_bytes, {});
   if (begins) call->record->state = FlightRecord::State::kRunning;
   if (!call->at_once) TimeCall(call, timeout);
-  if (call->background != nullptr) engine_->AddBackgroundWork();
+  if (call->counted) engine_->AddBackgroundWork();
   if (in_shared_memory) {
     // Ranks in step come to the barrier at once, which is less than it takes to begin to wait.
     int looks = stays ? kLooks : 1;
@@ -330,9 +338,6 @@ void TransportCommunicator::CopyAlone(Call* call) {
   } else if (call->signature.collective != Collective::kBarrier && call->input != call->output && bytes > 0) {
     std::memcpy(call->output, call->input, bytes);
   }
-  // Kept until the call is complete; cleared, as OnDone would take it off the engine's count.
-  const Ref<CallState> background = std::move(call->background);
-  call->background = nullptr;
   OnDone(call, absl::OkStatus());
 }
 
@@ -394,7 +399,7 @@ void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
     completed_.store(left == nullptr ? started_.load(std::memory_order_relaxed) : left->signature.sequence - 1,
                      std::memory_order_relaxed);
   }
-  if (call->background != nullptr) engine_->RemoveBackgroundWork();
+  if (call->counted) engine_->RemoveBackgroundWork();
   const Ref<CallState> background = std::move(call->background);
   CallState* const work = call->work;
   call->work = nullptr;

@@ -55,6 +55,7 @@ absl::Status TransportCommunicator::Collect(const CollectiveRequest& request, co
   member.request = request;
   // Only the plan still needs them, and it has its own.
   member.request.counts = member.request.output_counts = {};
+  member.request.wait = std::chrono::milliseconds::zero();
   member.plan = *plan;
   return absl::OkStatus();
 }

@@ -271,11 +271,11 @@ class Communicator(ObjectCalls):
     def _run(self, call, borrowed, arguments, given):
         """Makes a collective call, as its options say."""
         self._finish_interrupted()
-        c_options, stream, asynchronous = ffi.NULL, None, False
-        if given:
-            given = dict(given)
-            stream, asynchronous = given.pop('stream', None), given.pop('asynchronous', False)
-            c_options = _collective_options(given) if given else ffi.NULL
+        given = dict(given)
+        stream, asynchronous = given.pop('stream', None), given.pop('asynchronous', False)
+        if not asynchronous:
+            given['wait_ms'] = works.SLICE_MS
+        c_options = _collective_options(given) if given else ffi.NULL
         if stream is not None:
             if asynchronous:
                 raise InvalidArgument("a collective on a stream has no work: the stream's order says when it is done")

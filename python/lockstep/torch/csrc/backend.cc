@@ -629,11 +629,12 @@ class Backend : public c10d::Backend {
     lockstep_collective_options options;
     LOCKSTEP_INIT(options);
     options.timeout_ms = TimeoutOf(given);
+    // Then the wait goes on in slices, between which signals are handled.
+    options.wait_ms = given.asyncOp ? 0 : kSliceMs;
     if (operation->factor) options.factor = &*operation->factor;
-    const auto* const used = options.timeout_ms == 0 && options.factor == nullptr ? nullptr : &options;
     ++sequence_;
-    if (operation->device && !InGroup()) return Enqueue(operation, given.asyncOp, function, arguments..., used);
-    return Launch(operation, given.asyncOp, function, arguments..., used, nullptr);
+    if (operation->device && !InGroup()) return Enqueue(operation, given.asyncOp, function, arguments..., &options);
+    return Launch(operation, given.asyncOp, function, arguments..., &options, nullptr);
   }
 
   // ms; 0: the communicator's.
