@@ -673,8 +673,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* red
 typedef struct lockstep_backward_options {
   size_t struct_size;
   int32_t no_sync; /* 1: nothing is sent, marks are only checked; gradients accumulate in the embedder's memory */
-  /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: exactly the parameters in `unused`, perhaps none,
-   * are unused. Then buckets need not wait for the end, and a parameter neither marked nor in `unused` is an error. */
+  /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: the parameters in `unused`, perhaps none, are
+   * unused. Then buckets need not wait for the end, and a parameter that is neither there nor marked, ready or unused, is an error. */
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
@@ -711,6 +711,13 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
                                                                  const lockstep_tensor* gradient,
                                                                  const lockstep_tensor* target,
                                                                  const lockstep_stream* stream);
+
+/* Tells that this backward has no gradient for parameter `index`, as if `unused` of begin_backward had named it; `stream` is as there.
+ *   ERRORS   FAILED_PRECONDITION  no backward was begun; find_unused_parameters is not set; the parameter was marked before
+ *            INVALID_ARGUMENT     the index is out of range, or the parameter is ignored
+ *   THREADS  as lockstep_reducer_mark_ready */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* reducer, size_t index,
+                                                             const lockstep_stream* stream);
 
 /* Ends a step: waits for the averages (with a stream: makes the stream wait for them).
  *   ERRORS  FAILED_PRECONDITION  a gradient is missing or was refused on some rank: the same text on every rank, which names rank,

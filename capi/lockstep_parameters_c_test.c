@@ -6,6 +6,8 @@
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
+static const int64_t kOne = 1;
+
 static void CheckUnusedAnywhere(lockstep_reducer* reducer, size_t index) {
   lockstep_tensor tensor;
   int32_t used = -1;
@@ -25,17 +27,26 @@ static void Unused(lockstep_communicator* communicator) {
   InitModel(&model);
   options.find_unused_parameters = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (int given = 0; given <= 1; ++given) {
+  MISUSED(lockstep_reducer_mark_unused(reducer, 2, NULL), "outside a backward");
+  /* Found out at the end; named at the beginning; told on the way, by one as if it had been named. */
+  for (int way = 0; way <= 2; ++way) {
     LOCKSTEP_INIT(backward);
-    if (given) {
+    if (way > 0) {
       backward.unused_given = 1;
       backward.unused = unused;
       backward.unused_count = rank == 0 ? 1 : 2;
+      if (way == 2) backward.unused_count -= 1;
     }
     OK(lockstep_reducer_begin_backward(reducer, &backward));
     model.values[1] = -1;
+    if (way == 2) {
+      OK(lockstep_reducer_mark_unused(reducer, 2, NULL));
+      OK(lockstep_reducer_mark_unused(reducer, rank == 0 ? 2 : 1, NULL));
+      INVALID(lockstep_reducer_mark_unused(reducer, nowhere, NULL), "parameter 7");
+    }
     if (rank == 0) Mark(reducer, &model, 1, 10);
     Mark(reducer, &model, 0, rank == 0 ? 4.0F : 8.0F);
+    if (way > 0) MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "was marked ready");
     OK(lockstep_reducer_end_backward(reducer, NULL));
     CHECK(model.values[0] == 6 && model.values[1] == (rank == 0 ? 5.0F : -1.0F) && model.values[2] == -1);
     CHECK(AverageOf(reducer, 0) == 6 && AverageOf(reducer, 1) == 5);
@@ -44,7 +55,7 @@ static void Unused(lockstep_communicator* communicator) {
 
   for (size_t i = 0; i < PARAMETERS; ++i) {
     OK(lockstep_reducer_parameter_uses(reducer, i, &here, &anywhere));
-    CHECK(anywhere == (i == 2 ? 0 : 2) && here == (i == 1 && rank == 1 ? 0 : anywhere));
+    CHECK(anywhere == (i == 2 ? 0 : 3) && here == (i == 1 && rank == 1 ? 0 : anywhere));
   }
   OK(lockstep_reducer_parameter_uses(reducer, 0, NULL, NULL));
   INVALID(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), "out of range");
@@ -77,7 +88,37 @@ static void Unused(lockstep_communicator* communicator) {
 
   reducer = CreateReducer(communicator, &model, PARAMETERS, NULL);
   MISUSED(lockstep_reducer_begin_backward(reducer, &backward), "find_unused");
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "set find_unused_parameters");
   lockstep_reducer_destroy(reducer);
+}
+
+/* Parameter 0 has no elements, and rank 0 alone uses it. */
+static void Empty(lockstep_communicator* communicator) {
+  const int64_t shape[2] = {0, 3};
+  const lockstep_tensor nothing = {NULL, shape, NULL, 2, LOCKSTEP_COMPLEX64, LOCKSTEP_HOST, 0};
+  for (int way = 0; way <= 2; ++way) {
+    lockstep_reducer_options options = OneEach();
+    lockstep_reducer* reducer = NULL;
+    lockstep_parameter table[2];
+    lockstep_tensor average;
+    float value = 1;
+    const lockstep_tensor one = Vector(&value, &kOne, LOCKSTEP_F32);
+    int32_t used = -1;
+    table[0] = Parameter("empty", shape, 2, LOCKSTEP_COMPLEX64);
+    table[1] = Parameter("one", &kOne, 1, LOCKSTEP_F32);
+    options.find_unused_parameters = 1;
+    options.gradient_as_bucket_view = way == 1;
+    if (way == 2) options.gradient_memory = "copied";
+    OK(lockstep_reducer_create(communicator, table, 2, &options, &reducer));
+    OK(lockstep_reducer_begin_backward(reducer, NULL));
+    if (lockstep_communicator_rank(communicator) == 0) OK(lockstep_reducer_mark_ready(reducer, 0, &nothing, NULL));
+    OK(lockstep_reducer_mark_ready(reducer, 1, &one, NULL));
+    OK(lockstep_reducer_end_backward(reducer, NULL));
+    OK(lockstep_reducer_averaged_gradient(reducer, 0, &average, &used));
+    CHECK(used == 1 && average.dimensions == 2 && average.shape[1] == 3);
+    lockstep_reducer_destroy(reducer);
+  }
 }
 
 /* Parameter 1 is shared and marked twice, 2 is never used. */
@@ -135,13 +176,12 @@ static void Delayed(lockstep_communicator* communicator) {
 
 static void UseSomeParameters(lockstep_communicator* communicator) {
   Unused(communicator);
+  Empty(communicator);
   StaticGraph(communicator);
   Delayed(communicator);
 }
 
 /* ---- Sparse gradients. */
-
-static const int64_t kOne = 1;
 
 /* A dense weight and an embedding of 5 rows of 2. */
 static lockstep_reducer* MakeSparse(lockstep_communicator* communicator, const lockstep_reducer_options* options) {

@@ -138,6 +138,13 @@ lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t in
   });
 }
 
+lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* reducer, size_t index, const lockstep_stream* stream) {
+  return Guard(reducer, [&]() -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
+    return reducer->reducer->MarkUnused(index, on);
+  });
+}
+
 lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                  const lockstep_tensor* gradient, const lockstep_tensor* target,
                                                  const lockstep_stream* stream) {

@@ -87,6 +87,19 @@ absl::StatusOr<ReadySet::Effect> ReadySet::Mark(size_t index) {
   return Effect::kReady;
 }
 
+absl::Status ReadySet::MarkUnused(size_t index) {
+  if (!rules_.find_unused || rules_.static_graph) {
+    return absl::FailedPreconditionError(absl::StrCat("mark_unused: ", Named(index), ": set find_unused_parameters",
+                                                      rules_.static_graph ? ", and no static graph" : ""));
+  }
+  if (states_[index] == State::kReady) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("mark_unused: ", Named(index), " was marked ready in this backward"));
+  }
+  if (states_[index] == State::kExpected) states_[index] = State::kUnused;
+  return absl::OkStatus();
+}
+
 ReadySet::Rest ReadySet::End(bool accumulates) {
   Rest rest;
   const bool counting_now = counting();

@@ -58,6 +58,9 @@ class ReadySet {
   // ERRORS    FAILED_PRECONDITION  it was marked before, is unused, or does not fit the static graph. No later mark of it can be
   //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
+  // No gradient of the parameter comes in this backward, though it was not named as unused.
+  // ERRORS  FAILED_PRECONDITION  the rules have no unused parameters; it was marked before
+  absl::Status MarkUnused(size_t index);
   // A mark of the parameter was refused elsewhere, with that error.
   void Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }
 
@@ -74,6 +77,7 @@ class ReadySet {
 
   // Whether marks are being counted, so that nothing is ready before the end.
   bool counting() const { return rules_.static_graph && !counted_; }
+  bool is_unused(size_t index) const { return states_[index] == State::kUnused; }
   // The parameters known to be unused when a backward has begun.
   std::vector<size_t> unused() const;
 

@@ -209,6 +209,25 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
   return absl::OkStatus();
 }
 
+absl::Status Reducer::MarkUnused(size_t index, Stream* stream) {
+  if (index >= parameters_.size() || parameters_[index].ignored) {
+    return absl::InvalidArgumentError(absl::StrCat("mark_unused: parameter ", index, " has no gradient"));
+  }
+  Filling filling;
+  {
+    MutexLock lock(&mu_);
+    if (state_ == State::kIdle || ending_) {
+      return WithParameter(absl::FailedPreconditionError("mark_unused: outside a backward"), index);
+    }
+    const bool known = ready_set_.is_unused(index);
+    LOCKSTEP_RETURN_IF_ERROR(WithParameter(ready_set_.MarkUnused(index), index));
+    if (known || !ready_set_.is_unused(index) || state_ == State::kAccumulating) return absl::OkStatus();
+    filling = FillFromWindow(index, stream);
+  }
+  if (filler_.Complete(filling)) filler_.LaunchFull();
+  return absl::OkStatus();
+}
+
 Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
   if (ready_set_.used_in_window(index)) {
     const Gradient& gradient = window_[index];

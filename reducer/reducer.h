@@ -167,6 +167,10 @@ class Reducer {
   // ERRORS  also INVALID_ARGUMENT for a row that is out of range
   absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
 
+  // With find_unused: no gradient of the parameter comes in this backward, as if `unused` had named it. The stream is as BeginBackward's.
+  // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused
+  absl::Status MarkUnused(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Records a mark that the caller refused with `error`. RETURNS `error`.
   absl::Status RefuseMark(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
 

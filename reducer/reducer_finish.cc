@@ -141,7 +141,9 @@ absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view
 absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
   LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "average"));
   const BucketPlan::Location location = plan_.locations[index];
-  const Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
+  Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
+  // Nothing is written, so it has no target unless this rank gave one.
+  if (parameters_[index].elements() == 0) slot.target = DenseView(parameters_[index], nullptr);
   return slot.used_anywhere ? slot.target : TensorView();
 }
 

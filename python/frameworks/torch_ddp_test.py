@@ -305,6 +305,14 @@ class EqualsTorch(Case):
         train(ours), train(plain)
         self.assert_same(ours, plain)
 
+    def test_a_delayed_gradient_behind_the_trigger(self):
+        module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        ours = DistributedDataParallel(module, delay_all_reduce_named_params=[('0.weight', module[0].weight)],
+                                       param_to_hook_all_reduce=module[1].weight)
+        for _ in range(2):
+            with self.assertRaisesRegex(lockstep.FailedPrecondition, "'0.weight' of delay_all_reduce_named_params.*'1.weight'"):
+                ours(torch.ones(1, 2)).sum().backward()
+
     def test_compiled_modules(self):
         for options in ({}, {'find_unused_parameters': True}):
             torch._dynamo.reset()
@@ -594,6 +602,46 @@ class Passes(Case):
         loss = self.ours(self.x).sum() + self.module.weight.sum()
         loss.backward()
         self.assertEqual(self.grad(), 2.5)
+
+    def test_a_forward_in_no_sync_after_one_whose_outputs_cannot_be_seen(self):
+        class Hidden:
+            def __init__(self, tensor):
+                self.tensor = tensor
+
+        class Hides(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(2, 2, bias=False)
+
+            def forward(self, x, hidden):
+                return Hidden(self.inner(x)) if hidden else self.inner(x)
+
+        ours = DistributedDataParallel(Hides())
+        first = ours(self.x, True)
+        with ours.no_sync():
+            second = ours(self.x, False)
+        second.sum().backward()
+        self.assertEqual(ours.module.inner.weight.grad[0, 0].item(), 1 + RANK)
+        first.tensor.sum().backward()
+        self.assertEqual(ours.module.inner.weight.grad[0, 0].item(), 3)
+
+    def test_transforms_of_torch_func_average_nothing(self):
+        func, x = torch.func, torch.ones(2)
+        for transform in (lambda: func.jacrev(self.ours)(x), lambda: func.hessian(self.ours)(x),
+                          lambda: func.vmap(func.jacrev(self.ours))(x.expand(3, 2)), lambda: func.vjp(self.ours, x)[1](x),
+                          lambda: func.grad(lambda x: self.ours(x).sum())(x)):
+            for ranks_that_do in ({0}, set(range(WORLD))):
+                if RANK in ranks_that_do:
+                    transform()
+                self.module.weight.grad = None
+                self.ours(self.x).sum().backward()
+                self.assertEqual(self.grad(), 1.5)
+        self.module.weight.grad = None
+        torch.func.vmap(self.ours)(self.x).sum().backward()
+        self.assertEqual(self.grad(), 1.5)
+        self.module.weight.grad = None
+        torch.func.grad(lambda x: self.ours(x).square().sum())(self.x).sum().backward()
+        self.assert_equal_on_ranks(self.ours, lambda parameter: parameter.grad)
 
     def test_collectives_inside_backward(self):
         def collective(gradient):

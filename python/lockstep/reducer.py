@@ -312,6 +312,10 @@ class Reducer:
         count = row.shape[0] if row.c.dimensions else 1
         check(lib.lockstep_reducer_mark_ready_sparse(self._c, index, ffi.cast('int64_t*', row.c.data), count, value.c, stream or ffi.NULL))
 
+    def mark_unused(self, index, stream=None):
+        """Tells that this backward has no gradient for a parameter, as if `unused` of begin_backward had named it."""
+        check(lib.lockstep_reducer_mark_unused(self._c, index, stream or ffi.NULL))
+
     def end_backward(self, stream=None):
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
         missing somewhere; then no gradient of the step is an average, and the next step may be tried."""

@@ -182,7 +182,8 @@ absl::Status Bucket::FindPieces(double factor_in, double factor_out, absl::Span<
 absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, double factor, const Parameter& parameter) {
   Slot& slot = slots[index];
   const size_t elements = plan_->slots[index].elements;
-  if (slot.target.data() == nullptr && elements > 0) {
+  if (elements == 0) return absl::OkStatus();
+  if (slot.target.data() == nullptr) {
     char* memory = ViewAt(index);
     if (memory == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(memory, Spare(index, HostDevice(), parameter));

@@ -229,8 +229,10 @@ absl::Status BucketPipeline::Optimize(Bucket& bucket, Stream* stream) {
   std::vector<TensorView> gradients;
   for (size_t s = 0; s < bucket.slots.size(); ++s) {
     if (!bucket.slots[s].used_anywhere) continue;
-    parameters.push_back(bucket.plan().slots[s].parameter);
-    gradients.push_back(bucket.slots[s].target);
+    const size_t index = bucket.plan().slots[s].parameter;
+    parameters.push_back(index);
+    gradients.push_back(parameters_[index].elements() == 0 ? DenseView(parameters_[index], nullptr)
+                                                           : bucket.slots[s].target);
   }
   stepped_.push_back(bucket.index());
   return settings_.optimizer({bucket.index(), step_.buckets, parameters, gradients,

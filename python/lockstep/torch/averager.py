@@ -1,16 +1,19 @@
 """Wires parameters to the reducer: their gradients are averaged in each backward pass that goes through watched outputs.
 
 A backward pass begins at the first watched output that it reaches (a pre-hook of the node behind it), or else at the first gradient. It is
-told of each gradient by a post-accumulate hook, and ends in a callback of the engine's, behind the outermost pass. Which parameters it will
-reach is asked of the engine, not searched for.
+told of each gradient by a hook of the node that accumulates it, behind the user's hooks of the parameter. It ends in a callback of the
+engine's, behind the outermost pass. Which parameters it will reach is asked of the engine, not searched for.
 
 THREADS  One backward at a time; any thread may run it, and several threads parts of it.
-MEMORY   Gradients are held from their mark to the end of the backward.
+MEMORY   A gradient is the reducer's from its mark to the end of the backward. That of a parameter which several averagers have is
+         copied: each averages its own copy, and writes .grad at the end.
 """
 
 import functools
+import weakref
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 import lockstep
 from lockstep import tensors
@@ -22,6 +25,8 @@ from lockstep.torch.records import Records
 
 _will_execute = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
+
+_averagers = WeakIdKeyDictionary()  # of each parameter: a weakref.WeakSet
 
 
 def _dtype_name(dtype):
@@ -83,7 +88,6 @@ class Averager:
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
         self._upcast, self._explain = upcast, explain
-        self._accumulators = accumulators_of(self.parameters)
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
@@ -94,11 +98,21 @@ class Averager:
         self.awaited = []  # futures for which the end of a backward waits
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
+        self._local_task = None  # that of the last one through an output without sync
         self._kept = self.reducer.borrowed
-        self._settled = set()  # with find_unused_parameters, what is marked or was said to be unused
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
-        self._handles = [parameter.register_post_accumulate_grad_hook(self._hook(index))
-                         for index, parameter in enumerate(self.parameters)]
+        self._delayed, self._trigger = set(options.get('delayed') or ()), options.get('delayed_trigger')
+        self._delayed_gradients = {}  # those that are marked, by index, until the trigger has come
+        self._triggered = False
+        self._shared = set()  # the indices of parameters that another averager has, too
+        self._copies = []  # of their gradients: (parameter, copy)
+        self._accumulators, self._handles = [None] * len(rows), [None] * len(rows)
+        self._attach()
+        for parameter in self.parameters:
+            owners = _averagers.setdefault(parameter, weakref.WeakSet())
+            owners.add(self)
+            for owner in owners if len(owners) > 1 else ():
+                owner._shared.add(next(i for i, each in enumerate(owner.parameters) if each is parameter))
 
     def _row(self, index, name):
         parameter, strides = self.parameters[index], self._strides[index]
@@ -119,10 +133,18 @@ class Averager:
                             parameter.device, self.reducer.lend())
                 for index, parameter in enumerate(self.parameters)]
 
+    def _attach(self):
+        """Puts the hooks on the nodes of the parameters, which a change of dtype changes."""
+        for index, node in enumerate(accumulators_of(self.parameters)):
+            if node is not None and node is not self._accumulators[index]:
+                self._handles[index] = node.register_hook(self._hook(index))
+            self._accumulators[index] = node
+
     def close(self):
         """Takes the hooks off the parameters. Waits for launched buckets if a step is under way. Twice is once."""
-        for handle in self._handles:
+        for parameter, handle in zip(self.parameters, self._handles):
             handle.remove()
+            _averagers[parameter].discard(self)
         self.reducer.close()
 
     # ---- Where a backward begins
@@ -131,14 +153,18 @@ class Averager:
         """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`."""
         if self._task is not None and _current_task() == -1:
             self.abandon()
-        self._armed = sync
-        if not sync:
-            return
-        if self._upcast:  # a change of dtype changes them
-            self._accumulators = accumulators_of(self.parameters)
-        for output in outputs:
-            if output.grad_fn is not None:
-                output.grad_fn.register_prehook(functools.partial(self.reached, output.grad_fn.next_functions))
+        if self._upcast:
+            self._attach()
+        nodes = [output.grad_fn for output in outputs if output.grad_fn is not None and not _is_grad_tracking(output)]
+        # Of a pass that reaches a gradient first, perhaps through what was not returned, the last forward pass decides; but not one
+        # without sync whose own passes can be told.
+        if sync or not nodes:
+            self._armed = sync
+        for node in nodes:
+            node.register_prehook(functools.partial(self.reached, node.next_functions) if sync else self._reached_locally)
+
+    def _reached_locally(self, _gradients):
+        self._local_task = _current_task()
 
     def reached(self, following, _gradients):
         """The pass under way is at an output of a forward pass, behind which are the nodes `following`."""
@@ -151,6 +177,10 @@ class Averager:
             self._begin(task)
 
     def _begin(self, task):
+        if not self._upcast:
+            for index, parameter in enumerate(self.parameters):
+                if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
+                    self._check_dtype(index, parameter)
         skipped = [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))] if self._find_unused else []
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
@@ -167,14 +197,16 @@ class Averager:
         self.planned = self.planned or self.reducer.plan_version > 1
         self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
         self._recording = self.records.begin()
-        self._settled = set(unused)
+        self._triggered = False
+        self._copies.clear()
         self._task = task
         self.steps += 1
 
     def _begin_late(self):
-        if not self._armed:
+        task = _current_task()
+        if not self._armed or task == self._local_task:
             return False
-        self._begin(_current_task())
+        self._begin(task)
         return True
 
     def _stream(self):
@@ -189,17 +221,19 @@ class Averager:
     # ---- A gradient is final
 
     def _hook(self, index):
-        if self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or index in self._sparse:
-            return functools.partial(self._ready, index)
+        if (self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or self._delayed
+                or index in self._sparse):
+            return lambda _inputs, _outputs: self._ready(index)
         # The usual case is short.
         mark, reducer, gradient_of = lib.lockstep_py_mark_ready, self.reducer, self.reducer._gradients[index]
-        dtype, strides, kept = self._dtypes[index], self._strides[index], self._kept
+        dtype, strides, parameter = self._dtypes[index], self._strides[index], self.parameters[index]
+        kept, shared = self._kept, self._shared
 
-        def ready(parameter):
+        def ready(_inputs, _outputs):
             gradient = parameter.grad
             if (self._task is None or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
-                    or gradient.requires_grad or self.scale != 1.0):
-                return self._ready(index, parameter)
+                    or gradient.requires_grad or self.scale != 1.0 or index in shared):
+                return self._ready(index)
             if self._recording is not None:
                 self._recording.mark(index)
             kept.append(gradient)
@@ -209,38 +243,50 @@ class Averager:
 
         return ready
 
-    def _ready(self, index, parameter):
-        if parameter.grad is None:  # autograd reached it without a gradient
-            parameter.grad = torch.zeros_like(parameter)
-        if self._upcast and parameter.grad.dtype != self._dtypes[index]:
+    def _ready(self, index):
+        parameter = self.parameters[index]
+        if self._upcast and parameter.grad is not None and parameter.grad.dtype != self._dtypes[index]:
             parameter.grad.data = parameter.grad.to(self._dtypes[index])
-        if self._task is not None or self._begin_late():
-            self._mark(index)
+        if self._task is None and not self._begin_late():
+            return
+        if parameter.grad is None:  # autograd reached it without a gradient
+            if self._find_unused:
+                return self.reducer.mark_unused(index, self._stream())
+            parameter.grad = torch.zeros_like(parameter)
+        self._mark(index)
 
     def _mark(self, index):
         parameter = self.parameters[index]
         gradient = parameter.grad
-        if self._find_unused:
-            self._settled.add(index)
         if self._static and self.steps == 1:
             self._counts[index] += 1
         if self._recording is not None:
             self._recording.mark(index)
         if gradient.is_sparse or index in self._sparse:
             return self._mark_sparse(index, gradient)
-        gradient = self._prepared(index, gradient)
-        if gradient is not parameter.grad:
-            _set_gradient(parameter, gradient)
+        if index in self._shared:
+            gradient = self._copy(index, gradient)
+        else:
+            gradient = self._prepared(index, gradient)
+            if gradient is not parameter.grad:
+                _set_gradient(parameter, gradient)
         if self.scale != 1.0:
             gradient.mul_(self.scale)
+        if index == self._trigger:
+            self._triggered = True
+        elif index in self._delayed:
+            self._delay(index, gradient)
         self._kept.append(gradient)
         self.reducer.mark_ready_at(index, gradient.data_ptr(), self._stream())
 
-    def _prepared(self, index, gradient):
-        """A gradient as the table describes it: the same one where that is so."""
+    def _check_dtype(self, index, gradient):
         if gradient.dtype != self._dtypes[index]:
             raise lockstep.InvalidArgument(f"the gradient of parameter '{self.names[index]}' is {gradient.dtype}, and was "
                                            f'{self._dtypes[index]} when the module was wrapped: wrap it again after a change of dtype')
+
+    def _prepared(self, index, gradient):
+        """A gradient as the table describes it: the same one where that is so."""
+        self._check_dtype(index, gradient)
         if gradient.requires_grad:
             _warn_of_graph()
             gradient = gradient.detach().clone()
@@ -253,6 +299,20 @@ class Averager:
             given = gradient
             gradient = torch.empty_strided(given.shape, self._strides[index], dtype=given.dtype, device=given.device).copy_(given)
         return gradient
+
+    def _copy(self, index, gradient):
+        """Of a gradient that another averager averages, too."""
+        self._check_dtype(index, gradient)
+        copy = torch.empty_strided(gradient.shape, self._strides[index], dtype=gradient.dtype, device=gradient.device)
+        self._copies.append((self.parameters[index], copy))
+        return copy.copy_(gradient.detach())
+
+    def _delay(self, index, gradient):
+        if self._triggered:
+            raise lockstep.FailedPrecondition(f"the gradient of parameter '{self.names[index]}' of delay_all_reduce_named_params comes "
+                                              f"after that of '{self.names[self._trigger]}', param_to_hook_all_reduce: choose a parameter "
+                                              'whose gradient is the last')
+        self._delayed_gradients[index] = gradient
 
     def _mark_sparse(self, index, gradient):
         name = self.names[index]
@@ -273,8 +333,6 @@ class Averager:
         if self._task is None:
             return
         try:
-            if self._find_unused:
-                self._mark_undefined()
             self.reducer.end_backward(self._stream())
         except lockstep.FailedPrecondition as error:
             self._told_more(error)
@@ -282,19 +340,16 @@ class Averager:
         finally:
             self._task, self._armed = None, False
             self._end_records()
+        if self._triggered:
+            self._delayed_gradients.clear()
+        for parameter, average in self._copies:
+            parameter.grad.copy_(average)
+        self._copies.clear()
         self._take()
         for parameter in self._consumed:
             parameter.grad = None
         while self.awaited:
             self.awaited.pop().wait()
-
-    def _mark_undefined(self):
-        """Parameters that the engine reached without a gradient for them."""
-        for index, parameter in enumerate(self.parameters):
-            if index not in self._settled:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                self._mark(index)
 
     def _told_more(self, error):
         more = self._explain and self._explain()
@@ -396,9 +451,14 @@ class Averager:
             parameter = self.parameters[index]
             if bucket.rows is not None:
                 parameter.grad = hooks.sparse_copy(bucket.rows, parameter)
-            elif parameter.grad is None:
+            elif parameter.grad is None or index in self._shared:
                 parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
         self._step([self.parameters[index] for index, _ in bucket.gradients])
+
+
+def _is_grad_tracking(output):
+    """Whether it belongs to a transform of torch.func, whose backward pass is for what the transform asks for."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(output) and torch._C._functorch.is_gradtrackingtensor(output)
 
 
 def _strides(parameter):

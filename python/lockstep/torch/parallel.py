@@ -48,10 +48,11 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     Where it differs from torch's
       bits        Two ranks get DDP's bits over Gloo. More ranks add in another order than Gloo's ring (docs/numerics.md). With an fp16 or
                   bf16 hook, gradients are scaled before they are rounded to 16 bits, and torch's after. With find_unused_parameters, what
-                  an unused parameter has in .grad is averaged again, and torch's leaves it; and a parameter that the engine reaches without
-                  a gradient for it gets zeros.
+                  an unused parameter has in .grad is averaged again, and torch's leaves it.
       backward    Every backward pass through the outputs averages, also a second one over the same graph, of which torch's averages the
-                  first. It does not if its forward passes were in no_sync(). torch.autograd.grad averages nothing.
+                  first. It does not if its forward passes were in no_sync(). torch.autograd.grad and torch.func average nothing.
+      sharing     Several wrappers may have a parameter in common, and a wrapper may be inside another: what one pass averages, it averages
+                  once. Gradients of such parameters are copied.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
                   may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
                   that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone, another
