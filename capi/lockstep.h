@@ -597,7 +597,8 @@ typedef struct lockstep_reducer_options {
    * with sync has ended. In that backward the parameter counts as used. */
   int32_t find_unused_parameters;
   /* 1: every backward marks the same parameters, each as often as the first backward did. That may be several times (shared weights,
-   * checkpointing): only the last mark counts. The first backward tells which parameters are unused. */
+   * checkpointing): only the last mark counts. The first backward tells which parameters are unused. With gradient_as_bucket_view,
+   * end_backward launches the buckets that have one. */
   int32_t static_graph;
   /* 1: gradients live in the buckets (lockstep_reducer_gradient_view), and are not copied. Excludes buckets_in_memory_max. */
   int32_t gradient_as_bucket_view;
@@ -706,7 +707,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* re
 
 /* lockstep_reducer_mark_ready, but only reads the gradient: the average goes to `target`, which has the gradient's shape and strides
  * and any float dtype (a complex gradient's own), and shares no memory with another parameter's gradient. In a backward without sync
- * the target is ignored. */
+ * the target is ignored. If the next synchronised backward does not mark the parameter, its average is in the reducer's memory. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                                  const lockstep_tensor* gradient,
                                                                  const lockstep_tensor* target,
@@ -745,6 +746,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_gradient(lockstep_redu
 /* Gets the gradient of a parameter in its bucket, with the table's strides (row-major if those leave gaps). The view is valid until
  * plan_version grows: then gradients have moved, and the caller gets the views again. A gradient elsewhere may still be marked: it
  * is copied into the bucket and back. Shape and strides are borrowed until the next call for the same parameter.
+ *
+ * A view changes only if the parameter's average goes there. If the gradient was marked elsewhere, or with another target, it stays
+ * as it was, also if the step fails: it is copied aside meanwhile.
  *   REQUIRES  gradient_as_bucket_view
  *
  * If this rank did not use a parameter in a synchronised backward, its view holds afterwards the average if another rank used it, and its

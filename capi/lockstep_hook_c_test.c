@@ -334,6 +334,12 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   REFUSED("hook_timeout_ms");
   options.hook_start = NULL;
   REFUSED("one of hook_issue and hook_start");
+  options.hook_start = Start;
+  options.hook_timeout_ms = 0;
+  options.averaging = LOCKSTEP_AVERAGING_NONE;
+  REFUSED("the hook averages");
+  options.averaging = LOCKSTEP_AVERAGING_BEFORE;
+  options.hook_start = NULL;
   options.hook = 99;
   REFUSED("no lockstep_hook");
   options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;

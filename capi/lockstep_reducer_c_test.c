@@ -64,6 +64,7 @@ static void Steps(lockstep_communicator* communicator) {
   Mark(reducer, &model, 1, mine);
   Mark(reducer, &model, 0, mine);
   INVALID(lockstep_reducer_try_end_backward(reducer, NULL, 60000, NULL), "out_ended");
+  INVALID(lockstep_reducer_try_end_backward(reducer, NULL, -1, &ended), "timeout_ms is negative");
   OK(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended));
   CHECK(ended == 1 && model.values[0] == average);
   MISUSED(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended), "no backward");
@@ -107,6 +108,28 @@ static void BucketOptions(lockstep_communicator* communicator) {
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(model.values[0] == average && model.values[1] == -1 && model.values[2] == average);
   lockstep_reducer_destroy(reducer);
+}
+
+/* Options that mean nothing beside the others. */
+static void OptionsThatCannotBe(lockstep_communicator* communicator) {
+  static const size_t delayed = 0;
+  lockstep_reducer* reducer = NULL;
+  Model model;
+  InitModel(&model);
+#define REFUSED(field, value, text)                                                                    \
+  do {                                                                                                 \
+    lockstep_reducer_options options = OneEach();                                                      \
+    options.field = value;                                                                             \
+    INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), text); \
+  } while (0)
+  REFUSED(predivide_factor, 2, "not LOCKSTEP_AVERAGING_PREDIVIDE");
+  REFUSED(delayed, &delayed, "delayed_count is 0");
+  REFUSED(static_graph, 2, "static_graph is 2");
+  REFUSED(no_overlap, -1, "no_overlap is -1");
+  REFUSED(divide_by_live_ranks, 1, "divide_by_live_ranks without uneven_inputs");
+  REFUSED(throw_on_early_termination, 1, "throw_on_early_termination without uneven_inputs");
+  REFUSED(gradient_memory = "copied"; options.gradient_as_bucket_view, 1, "both gradient_memory and");
+#undef REFUSED
 }
 
 static void BucketViews(lockstep_communicator* communicator) {
@@ -315,6 +338,7 @@ static void OfAnyNumberOfRanks(lockstep_communicator* communicator) {
 
 static void OfTwo(lockstep_communicator* communicator) {
   OfAnyNumberOfRanks(communicator);
+  OptionsThatCannotBe(communicator);
   BucketViews(communicator);
   Plans(communicator);
   IntoTarget(communicator);

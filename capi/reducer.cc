@@ -171,8 +171,9 @@ lockstep_error* lockstep_reducer_try_end_backward(lockstep_reducer* reducer, con
   return Guard(reducer, [&]() -> absl::Status {
     if (out_ended == nullptr) return NullArgument("out_ended");
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, lockstep::capi::ReadTimeout(timeout_ms));
     LOCKSTEP_ASSIGN_OR_RETURN(const bool ended,
-                              reducer->reducer->TryEndBackward(on, lockstep::Deadline::AfterMs(timeout_ms)));
+                              reducer->reducer->TryEndBackward(on, lockstep::Deadline::After(timeout)));
     *out_ended = ended ? 1 : 0;
     return absl::OkStatus();
   });

@@ -50,6 +50,11 @@ absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
   return parameter;
 }
 
+absl::Status CheckFlag(int32_t flag, const char* name) {
+  if (flag == 0 || flag == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", flag, ", and not 0 or 1"));
+}
+
 absl::Status ReadCaps(const lockstep_reducer_options& given, ReducerOptions* options) {
   if (given.bucket_cap_bytes < 0 || given.first_bucket_cap_bytes < 0) {
     return absl::InvalidArgumentError("a bucket cap is negative");
@@ -108,6 +113,9 @@ absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_p
       options->hook = MakeNoopHook();
       return absl::OkStatus();
     case LOCKSTEP_HOOK_CALLBACK: {
+      if (given.averaging != LOCKSTEP_AVERAGING_BEFORE) {
+        return absl::InvalidArgumentError("averaging and LOCKSTEP_HOOK_CALLBACK: the hook averages");
+      }
       LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, world));
       return absl::OkStatus();
     }
@@ -178,10 +186,15 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
                                                 const std::shared_ptr<World>* world) {
   ReducerOptions options;
 #define LOCKSTEP_OPTION(type, field, initial, name, value)
-#define LOCKSTEP_FLAG(field, name) options.field = given.name != 0;
+#define LOCKSTEP_FLAG(field, name)                        \
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.name, #name)); \
+  options.field = given.name != 0;
 #define LOCKSTEP_OWN_OPTION(type, field, initial)
 #include "reducer/reducer_options.inc"
   LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.caps_from_last, "caps_from_last"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.no_overlap, "no_overlap"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.no_replan, "no_replan"));
   if (given.caps_from_last != 0) options.caps_from = CapsFrom::kLast;
   if (given.buckets_in_memory_max < 0) return absl::InvalidArgumentError("buckets_in_memory_max is negative");
   options.buckets_in_memory_max = static_cast<size_t>(given.buckets_in_memory_max);
@@ -189,7 +202,11 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     return absl::InvalidArgumentError(absl::StrCat(given.averaging, " is no lockstep_averaging"));
   }
   options.average = static_cast<Average>(given.averaging);
-  if (options.average == Average::kPredivide) options.predivide_factor = given.predivide_factor;
+  if (options.average == Average::kPredivide) {
+    options.predivide_factor = given.predivide_factor;
+  } else if (given.predivide_factor != 0) {
+    return absl::InvalidArgumentError("a predivide_factor, but averaging is not LOCKSTEP_AVERAGING_PREDIVIDE");
+  }
   options.overlap = given.no_overlap == 0;
   options.replan = given.no_replan == 0;
   if (given.plan != nullptr) options.plan = given.plan;
@@ -198,6 +215,9 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     options.optimizer = ToOptimizer(given.optimizer_step, given.optimizer_context);
   }
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
+  if (given.delayed != nullptr && given.delayed_count == 0) {
+    return absl::InvalidArgumentError("delayed is given, but delayed_count is 0");
+  }
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
   if (given.gradient_memory != nullptr) {
@@ -206,6 +226,10 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     if (!options.copy_gradients && memory != "in_place") {
       return absl::InvalidArgumentError(
           absl::StrCat("gradient_memory is '", Clipped(memory), "'; known are in_place, copied"));
+    }
+    if (options.gradient_as_bucket_view) {
+      return absl::InvalidArgumentError(
+          "both gradient_memory and gradient_as_bucket_view: gradients live in the buckets");
     }
   }
   if (given.trace_path != nullptr) options.trace_path = given.trace_path;

@@ -15,11 +15,14 @@ void BucketFiller::Begin(const Step& step, size_t launch_end) {
 
 BucketFiller::Filling BucketFiller::Fill(size_t index, const GradientRef& gradient) {
   const BucketPlan::Location location = step_.plan->locations[index];
-  Bucket::Slot& slot = step_.buckets[location.bucket]->slots[location.slot];
+  Bucket& bucket = *step_.buckets[location.bucket];
+  Bucket::Slot& slot = bucket.slots[location.slot];
   slot.used = true;
   slot.gradient = gradient.data;
   slot.target = gradient.target;
   slot.rows = gradient.rows;
+  slot.keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0 && slot.target.data() != nullptr &&
+               slot.target.data() != bucket.ViewAt(location.slot);
   return Stage(index, gradient.stream);
 }
 

@@ -106,7 +106,15 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/false);
-    for (const size_t index : ready_set_.unused()) unused.push_back(FillFromWindow(index, options.stream));
+    unused_at_end_.clear();
+    for (const size_t index : ready_set_.unused()) {
+      // The embedder did not say that it has written its view.
+      if (options_.static_graph && options_.gradient_as_bucket_view) {
+        unused_at_end_.push_back(index);
+      } else {
+        unused.push_back(FillFromWindow(index, options.stream));
+      }
+    }
   }
   for (const Filling& filling : unused) filler_.Complete(filling);
   filler_.LaunchFull();
@@ -179,7 +187,7 @@ absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientR
   return effect;
 }
 
-absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef& gradient) {
+absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef& given) {
   if (!checked.ok()) return WithParameter(RefuseMark(index, std::move(checked)), index);
   Filling filling;
   std::vector<Filling> delayed;
@@ -190,6 +198,10 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
                                "mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward")),
                            index);
     }
+    // Without sync a target is ignored. The average, if the next synchronised backward has no mark, goes to memory of our own.
+    static const TensorView kOurs;
+    const bool only_read = state_ == State::kAccumulating && given.target.data() != given.data.data();
+    const GradientRef gradient = {given.data, only_read ? kOurs : given.target, given.rows, given.stream};
     const absl::StatusOr<ReadySet::Effect> effect = TakeMark(index, gradient);
     if (!effect.ok()) {
       ready_set_.Refuse(index, effect.status());
@@ -280,6 +292,8 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     }
     for (const size_t index : rest.ready) fillings.push_back(FillFromWindow(index, stream));
     for (const size_t index : rest.unused) fillings.push_back(FillFromWindow(index, stream));
+    for (const size_t index : unused_at_end_) fillings.push_back(FillFromWindow(index, stream));
+    unused_at_end_.clear();
     for (const size_t index : rest.missing) fillings.push_back(filler_.Stage(index, nullptr));
     FillDelayed(stream, &fillings);
   }

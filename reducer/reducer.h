@@ -376,6 +376,8 @@ class Reducer {
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);
   bool delayed_filled_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<size_t> unused_at_end_
+      ABSL_GUARDED_BY(mu_);  // unused parameters whose views may be written until end_backward
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };

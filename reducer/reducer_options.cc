@@ -25,6 +25,10 @@ absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parame
   if (!options.plan.empty()) {
     LOCKSTEP_RETURN_IF_ERROR(PlanFromText(parameters, RulesOf(options), options.plan).status());
   }
+  if (!options.uneven_inputs && (options.divide_by_live || options.throw_on_early_end)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.divide_by_live ? "divide_by_live_ranks" : "throw_on_early_termination", " without uneven_inputs"));
+  }
   if (options.divide_by_live && options.hook != nullptr) {
     return absl::InvalidArgumentError("divide_by_live_ranks and hook: what a hook leaves is taken for the average");
   }

@@ -102,6 +102,30 @@ TEST_P(Targets, GetTheAverageOfBucketViews) {
   });
 }
 
+// The next synchronised backward has no mark, and the target may be gone.
+TEST_P(Targets, OfBackwardsWithoutSyncAreIgnored) {
+  ReducerOptions find_unused = options();
+  find_unused.find_unused = true;
+  RunWorkers(size(), Table(), find_unused, [this](Worker& worker) {
+    Halves halves(worker.rank());
+    halves.Compute(1);
+    LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+    LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(0, halves.gradient(), halves.target(), nullptr));
+    LOCKSTEP_EXPECT_OK(worker.End());
+    LOCKSTEP_EXPECT_OK(worker.Begin());
+    LOCKSTEP_EXPECT_OK(worker.End());
+    halves.ExpectOwnGradient(1);
+    for (const float untouched : halves.averages()) EXPECT_TRUE(std::isnan(untouched));
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const TensorView where, worker.reducer().AverageOf(0));
+    EXPECT_NE(where.data(), halves.gradient().data());
+    ReachableVector<BFloat16> averages(kCount);
+    CopyAnywhere(averages.data(), where.data(), where.bytes());
+    double sum = 0;
+    for (int rank = 0; rank < size(); ++rank) sum += Number(rank, 1, 7);
+    EXPECT_NEAR(static_cast<float>(averages[7]), average() == Average::kNone ? sum : sum / size(), 0.2);
+  });
+}
+
 TEST(TargetStrides, AreThoseOfTheTable) {
   // Columns first; and rows with gaps between them.
   const std::vector<Parameter> table = {MakeParameter("columns", DType::kBF16, {2, 3}, {1, 2}),

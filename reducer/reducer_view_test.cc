@@ -286,6 +286,55 @@ TEST(BucketViews, OfWhatNobodyUsedStayAsTheyAre) {
   });
 }
 
+// Marked elsewhere, or only read: the view keeps what it had, in every mode, and also if the step fails.
+TEST(BucketViews, ChangeOnlyWhereTheirAveragesGo) {
+  for (const bool compressed : {false, true}) {
+    for (const Average average : kAllAverages) {
+      ReducerOptions options = Views({0});
+      options.average = average;
+      options.predivide_factor = 2;
+      if (compressed) options.compress = DType::kF16;
+      RunWorkers(2, Vectors(3, 10), options, [&](Worker& worker) {
+        for (const bool fails : {false, true, false}) {
+          ReachableVector<float> elsewhere(10, 2.0F), target(10, 0.0F);
+          for (const size_t index : {0, 1, 2}) Fill(worker.View(index), 4.0F + index);
+          LOCKSTEP_EXPECT_OK(worker.Begin());
+          const TensorView given = VectorView(elsewhere.data(), DType::kF32, 10);
+          LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(0, given, nullptr));
+          LOCKSTEP_EXPECT_OK(
+              worker.reducer().MarkReady(1, worker.View(1), VectorView(target.data(), DType::kF32, 10), nullptr));
+          if (!fails || worker.rank() == 1) worker.MarkViews({2});
+          EXPECT_EQ(worker.End().ok(), !fails);
+          EXPECT_THAT(Floats(worker.View(0)), Each(4));
+          EXPECT_THAT(Floats(worker.View(1)), Each(5));
+          if (fails) continue;
+          const float ranks = average == Average::kNone ? 2 : 1;
+          EXPECT_THAT(Floats(given), Each(2 * ranks));
+          EXPECT_THAT(Floats(VectorView(target.data(), DType::kF32, 10)), Each(5 * ranks));
+          EXPECT_THAT(Floats(worker.View(2)), Each(6 * ranks));
+        }
+      });
+    }
+  }
+}
+
+// The rank that does not use it writes its view until the end.
+TEST(BucketViews, OfUnusedParametersOfAStaticGraphMayBeWrittenUntilTheEnd) {
+  ReducerOptions options = Views({0});
+  options.static_graph = true;
+  RunWorkers(2, Vectors(2, 10), options, [](Worker& worker) {
+    for (int step = 0; step < 4; ++step) {
+      LOCKSTEP_EXPECT_OK(worker.Begin());
+      Fill(worker.View(0), 4);
+      Fill(worker.View(1), worker.rank() == 0 ? 100 : 4);
+      if (worker.rank() == 1) worker.MarkViews({1});
+      worker.MarkViews({0});
+      LOCKSTEP_EXPECT_OK(worker.End());
+      EXPECT_THAT(Floats(worker.View(1)), Each(2));
+    }
+  });
+}
+
 // On rank 0 a stream is still to write a view that rank 0 does not use, and rank 1 does: the average comes behind it.
 TEST(BucketViews, OfUnusedParametersAreTakenBehindTheStreamOfTheBackward) {
   for (const bool said : {true, false}) {

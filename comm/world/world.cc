@@ -161,6 +161,14 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   }
   LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.checked, "LOCKSTEP_CHECKED", &settings.checked));
   LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.deterministic, "LOCKSTEP_DETERMINISTIC", &settings.deterministic));
+  for (int i = 0; i < kCollectiveCount && settings.deterministic; ++i) {
+    const auto collective = static_cast<Collective>(i);
+    const Algorithm named = settings.algorithms.by_collective[i];
+    if (named == Algorithm::kAuto || !HasReduction(collective) || ReducesInRankOrder(collective, named)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(algorithm.from, ": ", Name(named), " of ", Name(collective),
+                     " does not fold in rank order, and the communicator is deterministic"));
+  }
   LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.measure_links, "LOCKSTEP_MEASURE_LINKS", &settings.measure_links));
   const Text congestion = ReadText(options.tcp_congestion_control, "tcp_congestion_control", "LOCKSTEP_TCP_CONGESTION");
   LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckCongestionControl(congestion.value), congestion.from));

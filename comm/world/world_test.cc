@@ -129,6 +129,8 @@ TEST(World, RefusesOptionsThatCannotBe) {
               refused(AllOf(HasSubstr("rong"), HasSubstr("ring"), HasSubstr("recursive_doubling"),
                             HasSubstr("dissemination"))));
   EXPECT_THAT(refusal([](auto* o) { o->algorithm = "barrier:ring"; }), refused(HasSubstr("barrier")));
+  EXPECT_THAT(refusal([](auto* o) { o->algorithm = "ring", o->deterministic = true; }),
+              refused(HasSubstr("ring of all_reduce does not fold in rank order")));
   for (const int64_t chunk_bytes : {int64_t{-64}, int64_t{1}, int64_t{65}, int64_t{1} << 40}) {
     EXPECT_THAT(refusal([&](auto* o) { o->chunk_bytes = chunk_bytes; }),
                 refused(AllOf(HasSubstr("chunk_bytes"), HasSubstr(absl::StrCat(chunk_bytes)))));

@@ -95,18 +95,19 @@ absl::StatusOr<char*> Bucket::Spare(size_t index, Device* device, const Paramete
 
 absl::Status Bucket::CopyIn(size_t slot, double factor, const Parameter& parameter) {
   if (plan_->sparse || in_pieces()) return absl::OkStatus();
+  const size_t bytes = plan_->slots[slot].elements * SizeOf(plan_->wire);
+  absl::Status kept;
+  if (slots[slot].keeps) {
+    const absl::StatusOr<char*> spare = Spare(slot, HostDevice(), parameter);
+    slots[slot].keeps = spare.ok();
+    if (spare.ok()) std::memcpy(*spare, FlatAt(slot), bytes);
+    kept = spare.status();
+  }
   if (!slots[slot].used) {
-    const size_t bytes = plan_->slots[slot].elements * SizeOf(plan_->wire);
-    absl::Status kept;
-    if (slots[slot].keeps) {
-      const absl::StatusOr<char*> spare = Spare(slot, HostDevice(), parameter);
-      slots[slot].keeps = spare.ok();
-      if (spare.ok()) std::memcpy(*spare, FlatAt(slot), bytes);
-      kept = spare.status();
-    }
     std::memset(FlatAt(slot), 0, bytes);
     return kept;
   }
+  LOCKSTEP_RETURN_IF_ERROR(kept);
   if (InPlace(slot)) {
     return factor == 1 ? absl::OkStatus()
                        : kernels::CastScaled(plan_->wire, FlatAt(slot), plan_->wire, FlatAt(slot),
@@ -146,7 +147,7 @@ absl::Status Bucket::FindPieces(double factor_in, double factor_out, absl::Span<
   for (size_t s = 0; s < slots.size(); ++s) {
     Slot& slot = slots[s];
     one = one && (slot.used ? AveragesInPlace(slot) : !slot.used_anywhere);
-    if (slot.used || !slot.used_anywhere || plan_->slots[s].elements == 0) continue;
+    if (slot.target.data() != nullptr || !slot.used_anywhere || plan_->slots[s].elements == 0) continue;
     const Parameter& parameter = parameters[plan_->slots[s].parameter];
     const absl::StatusOr<char*> spare = Spare(s, HostDevice(), parameter);
     if (spare.ok()) slot.target = DenseView(parameter, *spare);
@@ -196,7 +197,9 @@ absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, doub
                        : kernels::CastScaled(dtype, slot.target.data(), dtype, from, elements, factor);
   }
   const kernels::ViewPiece piece = {&slot.target, plan_->slots[index].offset};
-  return kernels::UnflattenViews({&piece, 1}, result, dtype, factor);
+  const absl::Status copied = kernels::UnflattenViews({&piece, 1}, result, dtype, factor);
+  if (slot.keeps && slot.used) std::memcpy(FlatAt(index), slot.spare.data(), elements * SizeOf(plan_->wire));
+  return copied;
 }
 
 }  // namespace lockstep

@@ -40,8 +40,8 @@ class Bucket {
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    // This rank does not use it, and it stays as it is if no rank does. Meanwhile it is copied to `spare`, and zeros
-    // are reduced.
+    // What lives in the bucket stays as it is: the average goes elsewhere, or there is none. Meanwhile it is copied to `spare`. Of what this
+    // rank does not use, zeros are reduced, and the average goes there if another rank uses it.
     bool keeps = false;
     DeviceMemory spare;  // memory for one gradient, allocated when it is needed
   };
@@ -85,7 +85,7 @@ class Bucket {
   // the slot keeps.
   absl::Status CopyIn(size_t slot, double factor, const Parameter& parameter);
   // On the host, once the status trailer is read: restores what slots keep if no rank has a gradient, or if no average
-  // may be written.
+  // may be written. CopyOut restores the rest.
   void PutBack();
   // Writes the average in `result` (of `dtype`, at the flat memory's offsets), times the factor, to its target.
   // RESOURCE_EXHAUSTED if that is to be memory of our own, and there is none.

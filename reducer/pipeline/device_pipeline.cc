@@ -154,7 +154,7 @@ class DevicePipeline final : public BucketPipeline {
       if (!bucket.slots[s].keeps) continue;
       const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
       LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(bucket.ViewAt(s), bucket.slots[s].spare.data(), parameter.bytes()));
-      bucket.slots[s].target = DenseView(parameter, bucket.ViewAt(s));
+      if (!bucket.slots[s].used) bucket.slots[s].target = DenseView(parameter, bucket.ViewAt(s));
     }
     return absl::OkStatus();
   }

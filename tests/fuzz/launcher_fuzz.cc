@@ -63,12 +63,14 @@ std::vector<std::string> fuzz::Seeds() {
     for (const char* const word : list) text += (text.size() > 1 ? std::string(1, '\0') : "") + word;
     return text;
   };
+  const std::string report =
+      "\2{\"message\": {\"message\": \"m\", \"extraInfo\": {\"py_callstack\": \"a\\nb\", \"timestamp\": \"1\"}}, "
+      "\"lockstep\": {\"rank\": 1, \"world_size\": 4, \"failed_rank\": 2, \"time_ns\": 5, \"where\": \"f:1\"}}";
   return {words({"-n", "4", "program", "-n"}),
           words({"--nproc=2", "--grace=1.5", "--foreground", "0", "--", "-p"}),
           words({"-n", "2", "--store=tcp://h:1", "--job-id", "j", "p"}),
           words({"--help"}),
-          "\2{\"message\": {\"message\": \"m\", \"extraInfo\": {\"py_callstack\": \"a\\nb\", \"timestamp\": \"1\"}}, "
-          "\"lockstep\": {\"rank\": 1, \"world_size\": 4, \"failed_rank\": 2, \"time_ns\": 5, \"where\": \"f:1\"}}",
+          report,
           std::string("\1one\ntwo\0 three\n\nno end, and longer than a line may be", 54)};
 }
 
