@@ -219,7 +219,8 @@ class Random(unittest.TestCase):
         for index, (parameter, other) in enumerate(zip(ours, plain)):
             self.assertEqual(parameter.grad is None, other.grad is None, f'{where}, parameter {index}')
             if other.grad is not None:
-                torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-5, msg=lambda text: f'{where}, parameter {index}: {text}')
+                torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-5,
+                                           msg=lambda text: f'{where}, parameter {index}: {text}')
 
 
 def setUpModule():
