@@ -120,6 +120,9 @@ struct lockstep_fresh_buffers {
 
 namespace lockstep::capi {
 
+// Whether this thread is in a hook_issue.
+bool InHook();
+
 // Destroys a handle. Does nothing in a forked child, where the destructors would wait for threads that do not exist.
 template <typename Handle>
 void Destroy(Handle* handle) {
@@ -144,6 +147,7 @@ inline absl::Status CheckUsable(const lockstep_prepared* prepared) {
 
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHandle(reducer, "reducer", "reducer"));
+  if (InHook()) return absl::FailedPreconditionError("a hook must not call a reducer: it is called by one");
   if (!reducer->communicator->left()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "the reducer's communicator was destroyed: the reducer can only be given another communicator, or destroyed");

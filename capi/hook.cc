@@ -123,6 +123,8 @@ lockstep_tensor VectorAt(const lockstep::HookBucket& bucket, size_t offset, cons
 
 namespace lockstep::capi {
 
+bool InHook() { return issuing.bucket != nullptr; }
+
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
                                                            const std::shared_ptr<World>* world) {
   if ((options.hook_issue == nullptr) == (options.hook_start == nullptr)) {

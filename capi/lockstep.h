@@ -349,7 +349,7 @@ typedef struct lockstep_collective_options {
   const double* factor;  /* required by LOCKSTEP_PREMUL_SUM, refused with other ops; each rank may have its own */
   const char* algorithm; /* overrides the communicator's choice; equal on all ranks */
   /* With out_work, on the host: returns when the operation is done, or after so many milliseconds. Until then no thread is woken for it, as
-   * without out_work. The work has the result. No effect in a group. */
+   * without out_work. The work has the result. No effect in a group, or on a prepared collective. */
   int64_t wait_ms;
 } lockstep_collective_options;
 
@@ -713,8 +713,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
                                                                  const lockstep_tensor* target,
                                                                  const lockstep_stream* stream);
 
-/* Tells that this backward has no gradient for parameter `index`, as if `unused` of begin_backward had named it; `stream` is as there.
- *   ERRORS   FAILED_PRECONDITION  no backward was begun; find_unused_parameters is not set; the parameter was marked before
+/* Tells that this backward has no gradient for parameter `index`, as if `unused` of begin_backward had named it. With bucket views, writes
+ * to its view come before this call, or before this point of `stream`, which may be NULL. Does nothing for a delayed parameter.
+ *   ERRORS   FAILED_PRECONDITION  no backward was begun; find_unused_parameters is not set, or static_graph is; the parameter was marked
+ *                                 before, or a mark was refused; the step is being captured
  *            INVALID_ARGUMENT     the index is out of range, or the parameter is ignored
  *   THREADS  as lockstep_reducer_mark_ready */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* reducer, size_t index,
@@ -748,12 +750,12 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_gradient(lockstep_redu
  * is copied into the bucket and back. Shape and strides are borrowed until the next call for the same parameter.
  *
  * A view changes only if the parameter's average goes there. If the gradient was marked elsewhere, or with another target, it stays
- * as it was, also if the step fails: it is copied aside meanwhile.
+ * as it was, also if the step fails: it is copied aside meanwhile, so nothing writes it from the mark to the end of the backward.
  *   REQUIRES  gradient_as_bucket_view
  *
  * If this rank did not use a parameter in a synchronised backward, its view holds afterwards the average if another rank used it, and its
  * old contents if none did. The library copies the old contents aside for this. So writes to such a view must be complete when
- * begin_backward (with `unused_given`) or else end_backward is called, or be in the stream given to it. On a rank that has joined, views
+ * begin_backward (with `unused_given`), mark_unused or else end_backward is called, or be in the stream given to it. On a rank that has joined, views
  * have no meaning. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index,
                                                                lockstep_tensor* out_tensor);

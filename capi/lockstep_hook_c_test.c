@@ -317,6 +317,31 @@ static void GradientsOfABucket(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
+/* Its context is the reducer. */
+static lockstep_error* CallReducer(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                                   const lockstep_stream* stream) {
+  lockstep_reducer* const reducer = *(lockstep_reducer**)context;
+  (void)bucket;
+  (void)communicator;
+  (void)stream;
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "a hook must not call a reducer");
+  MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "a hook must not call a reducer");
+  return NULL;
+}
+
+static void HookThatCallsItsReducer(lockstep_communicator* communicator) {
+  lockstep_reducer_options options = OneEach();
+  lockstep_reducer* reducer = NULL;
+  Model model;
+  InitModel(&model);
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_issue = CallReducer;
+  options.hook_context = &reducer;
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+  OK(RunStep(reducer, &model, 1));
+  lockstep_reducer_destroy(reducer);
+}
+
 static void HooksThatCannotBe(lockstep_communicator* communicator) {
   lockstep_reducer_options options = OneEach();
   lockstep_reducer* reducer = NULL;
@@ -362,6 +387,7 @@ static void UseHooks(lockstep_communicator* communicator) {
   HostCompletedHook(communicator);
   GradientsOfABucket(communicator);
   HooksThatCannotBe(communicator);
+  HookThatCallsItsReducer(communicator);
 }
 
 int main(void) {

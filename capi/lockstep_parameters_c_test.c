@@ -67,6 +67,12 @@ static void Unused(lockstep_communicator* communicator) {
   Mark(reducer, &model, 0, 1);
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "no gradient came");
 
+  /* What was refused is not unused. */
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  INVALID(lockstep_reducer_mark_ready(reducer, 1, NULL, NULL), "gradient");
+  MISUSED(lockstep_reducer_mark_unused(reducer, 1, NULL), "a mark of parameter 1 'one'");
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "a mark was refused");
+
   /* Used in a backward without sync counts as used in the next one with. */
   BeginWithoutSync(reducer);
   if (rank == 1) Mark(reducer, &model, 2, 6);
@@ -290,7 +296,7 @@ static void UseRows(lockstep_communicator* communicator) {
   LOCKSTEP_INIT(options);
   options.find_unused_parameters = 1;
   lockstep_reducer* reducer = MakeSparse(communicator, &options);
-  MISUSED(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), "sparse_average");
+  MISUSED(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), "averaged_rows");
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   INVALID(lockstep_reducer_mark_ready(reducer, 1, &dense, NULL), "is sparse");

@@ -48,7 +48,7 @@ absl::Status GradientCheck::Gradient(size_t index, const TensorView& gradient, c
     return Place(index, gradient, view, "gradient");
   }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the gradient ", gradient.ToString(), " does not match ",
-                                                 Describe(index, parameter), " on ", Name(parameter.device)));
+                                                 Describe(index, parameter), ": ", like_[index].ToString()));
 }
 
 absl::Status GradientCheck::Target(size_t index, const TensorView& target, const void* view) const {
@@ -58,7 +58,7 @@ absl::Status GradientCheck::Target(size_t index, const TensorView& target, const
     return Place(index, target, view, "target");
   }
   return absl::InvalidArgumentError(absl::StrCat("mark_ready: the target ", target.ToString(), " does not fit ",
-                                                 Describe(index, parameter), " on ", Name(parameter.device)));
+                                                 Describe(index, parameter), ": ", like_[index].ToString()));
 }
 
 absl::Status GradientCheck::Place(size_t index, const TensorView& tensor, const void* view,

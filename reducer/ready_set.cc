@@ -96,6 +96,9 @@ absl::Status ReadySet::MarkUnused(size_t index) {
     return absl::FailedPreconditionError(
         absl::StrCat("mark_unused: ", Named(index), " was marked ready in this backward"));
   }
+  if (refused_.count(index) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("mark_unused: a mark of ", Named(index), " was refused"));
+  }
   if (states_[index] == State::kExpected) states_[index] = State::kUnused;
   return absl::OkStatus();
 }

@@ -2,7 +2,7 @@
 //
 // In a backward a parameter is
 //   expected   a gradient will come
-//   unused     the embedder said so when the backward began, or (find_unused) it did not come by the end
+//   unused     the embedder said so when the backward began or later, or (find_unused) it did not come by the end
 //   ready      all its marks came
 //   missing    by the end, none of those
 //
@@ -59,7 +59,7 @@ class ReadySet {
   //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
   // No gradient of the parameter comes in this backward, though it was not named as unused.
-  // ERRORS  FAILED_PRECONDITION  the rules have no unused parameters; it was marked before
+  // ERRORS  FAILED_PRECONDITION  the rules have no unused parameters; it was marked before, or a mark was refused
   absl::Status MarkUnused(size_t index);
   // A mark of the parameter was refused elsewhere, with that error.
   void Refuse(size_t index, const absl::Status& error) { refused_.emplace(index, error.message()); }

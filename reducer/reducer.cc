@@ -107,6 +107,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     MutexLock lock(&mu_);
     BeginStep(/*joined=*/false);
     unused_at_end_.clear();
+    begin_stream_ = options.stream;
     for (const size_t index : ready_set_.unused()) {
       // The embedder did not say that it has written its view.
       if (options_.static_graph && options_.gradient_as_bucket_view) {
@@ -200,7 +201,8 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
     }
     // Without sync a target is ignored. The average, if the next synchronised backward has no mark, goes to memory of our own.
     static const TensorView kOurs;
-    const bool only_read = state_ == State::kAccumulating && given.target.data() != given.data.data();
+    const bool only_read = state_ == State::kAccumulating &&
+                           (given.target.data() != given.data.data() || given.target.dtype() != given.data.dtype());
     const GradientRef gradient = {given.data, only_read ? kOurs : given.target, given.rows, given.stream};
     const absl::StatusOr<ReadySet::Effect> effect = TakeMark(index, gradient);
     if (!effect.ok()) {
@@ -231,6 +233,13 @@ absl::Status Reducer::MarkUnused(size_t index, Stream* stream) {
     if (state_ == State::kIdle || ending_) {
       return WithParameter(absl::FailedPreconditionError("mark_unused: outside a backward"), index);
     }
+    if (state_ == State::kArmed) {
+      if (flight_->captured) {
+        return WithParameter(
+            absl::FailedPreconditionError("mark_unused: a step with unused parameters cannot be captured"), index);
+      }
+      LOCKSTEP_RETURN_IF_ERROR(WithParameter(captures_.CheckStream(stream, /*captured=*/false), index));
+    }
     const bool known = ready_set_.is_unused(index);
     LOCKSTEP_RETURN_IF_ERROR(WithParameter(ready_set_.MarkUnused(index), index));
     if (known || !ready_set_.is_unused(index) || state_ == State::kAccumulating) return absl::OkStatus();
@@ -245,6 +254,10 @@ Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
     const Gradient& gradient = window_[index];
     return filler_.Fill(index, {gradient.data, gradient.target, gradient.rows, gradient.stream});
   }
+  return FillUnused(index, stream);
+}
+
+Reducer::Filling Reducer::FillUnused(size_t index, Stream* stream) {
   const BucketPlan::Location location = plan_.locations[index];
   Bucket& bucket = *buckets()[location.bucket];
   const bool keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;
@@ -292,9 +305,10 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     }
     for (const size_t index : rest.ready) fillings.push_back(FillFromWindow(index, stream));
     for (const size_t index : rest.unused) fillings.push_back(FillFromWindow(index, stream));
-    for (const size_t index : unused_at_end_) fillings.push_back(FillFromWindow(index, stream));
+    Stream* const after = stream == nullptr ? begin_stream_ : stream;
+    for (const size_t index : unused_at_end_) fillings.push_back(FillFromWindow(index, after));
     unused_at_end_.clear();
-    for (const size_t index : rest.missing) fillings.push_back(filler_.Stage(index, nullptr));
+    for (const size_t index : rest.missing) fillings.push_back(FillUnused(index, stream));
     FillDelayed(stream, &fillings);
   }
   for (const Filling& filling : fillings) filler_.Complete(filling);

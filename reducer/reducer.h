@@ -167,8 +167,9 @@ class Reducer {
   // ERRORS  also INVALID_ARGUMENT for a row that is out of range
   absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
 
-  // With find_unused: no gradient of the parameter comes in this backward, as if `unused` had named it. The stream is as BeginBackward's.
-  // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused
+  // With find_unused: no gradient of the parameter comes in this backward, as if `unused` had named it. In bucket views, whatever writes its
+  // view comes before this, or before this point of the stream. Does nothing for a delayed parameter.
+  // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused, after a refused mark, and in a captured step
   absl::Status MarkUnused(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Records a mark that the caller refused with `error`. RETURNS `error`.
@@ -307,9 +308,10 @@ class Reducer {
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Fills the slot with the window's gradient. Without one the parameter is unused: what lives in the bucket is copied aside behind
-  // `stream` (null: now).
+  // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Fills it with zeros. What lives in the bucket is copied aside behind `stream` (null: now).
+  Filling FillUnused(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Appends the delayed ones, once in a step.
   void FillDelayed(Stream* stream, std::vector<Filling>* fillings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -376,8 +378,9 @@ class Reducer {
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);
   bool delayed_filled_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<size_t> unused_at_end_
-      ABSL_GUARDED_BY(mu_);  // unused parameters whose views may be written until end_backward
+  // Unused parameters whose views may be written until end_backward.
+  std::vector<size_t> unused_at_end_ ABSL_GUARDED_BY(mu_);
+  Stream* begin_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the backward under way
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };

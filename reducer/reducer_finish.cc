@@ -139,7 +139,7 @@ absl::Status Reducer::AwaitAverages(size_t index, bool sparse, absl::string_view
 }
 
 absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
-  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "average"));
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/false, "averaged_gradient"));
   const BucketPlan::Location location = plan_.locations[index];
   Bucket::Slot& slot = buckets()[location.bucket]->slots[location.slot];
   // Nothing is written, so it has no target unless this rank gave one.
@@ -148,7 +148,7 @@ absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
 }
 
 absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {
-  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/true, "sparse_average"));
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, /*sparse=*/true, "averaged_rows"));
   const Bucket& bucket = *buckets()[plan_.locations[index].bucket];
   return bucket.slots[0].used_anywhere ? &bucket.sparse_average : nullptr;
 }

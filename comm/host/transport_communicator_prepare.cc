@@ -16,6 +16,7 @@ class TransportCommunicator::Prepared : public PreparedCollective {
         plan_(std::move(plan)),
         work_(MakeRef<CallState>(communicator->engine_)) {
     request_.counts = request_.output_counts = {};
+    request_.wait = std::chrono::milliseconds::zero();
     work_->Complete(absl::OkStatus());
   }
 

@@ -127,10 +127,11 @@ absl::Status ReadFlag(bool option, const char* variable, bool* setting) {
 
 absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   Settings settings;
-  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.setup_timeout, "setup_timeout", nullptr, &settings.setup_timeout));
-  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.timeout, "timeout", "LOCKSTEP_TIMEOUT_MS", &settings.timeout));
   LOCKSTEP_RETURN_IF_ERROR(
-      ReadMilliseconds(options.peer_timeout, "peer_timeout", "LOCKSTEP_PEER_TIMEOUT_MS", &settings.peer_timeout));
+      ReadMilliseconds(options.setup_timeout, "setup_timeout_ms", nullptr, &settings.setup_timeout));
+  LOCKSTEP_RETURN_IF_ERROR(ReadMilliseconds(options.timeout, "timeout_ms", "LOCKSTEP_TIMEOUT_MS", &settings.timeout));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReadMilliseconds(options.peer_timeout, "peer_timeout_ms", "LOCKSTEP_PEER_TIMEOUT_MS", &settings.peer_timeout));
 
   // Decided elsewhere, at first use, where a value that means nothing can only be ignored.
   LOCKSTEP_RETURN_IF_ERROR(LogLevelOfEnvironment());
@@ -184,7 +185,7 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
   settings.ofi_provider = ReadText(options.ofi_provider, "ofi_provider", "LOCKSTEP_OFI_PROVIDER").value;
   settings.ofi_domain = ReadText(options.ofi_domain, "ofi_domain", "LOCKSTEP_OFI_DOMAIN").value;
   settings.host_id = !options.host_id.empty() ? options.host_id : HostId();
-  settings.interface = ReadText(options.interface, "interface", "LOCKSTEP_INTERFACE");
+  settings.interface = ReadText(options.interface, "network_interface", "LOCKSTEP_INTERFACE");
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<int64_t> records, GetEnvInt("LOCKSTEP_FLIGHT_RECORDS", 16, 1 << 20));
   if (records.has_value()) settings.flight_records = *records;
   settings.device_backend =

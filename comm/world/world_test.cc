@@ -135,7 +135,7 @@ TEST(World, RefusesOptionsThatCannotBe) {
     EXPECT_THAT(refusal([&](auto* o) { o->chunk_bytes = chunk_bytes; }),
                 refused(AllOf(HasSubstr("chunk_bytes"), HasSubstr(absl::StrCat(chunk_bytes)))));
   }
-  EXPECT_THAT(refusal([](auto* o) { o->timeout = milliseconds(-1); }), refused(HasSubstr("timeout is negative")));
+  EXPECT_THAT(refusal([](auto* o) { o->timeout = milliseconds(-1); }), refused(HasSubstr("timeout_ms is negative")));
   EXPECT_THAT(refusal([](auto* o) { o->peer_timeout = milliseconds(-1); }), refused(HasSubstr("peer_timeout")));
   EXPECT_THAT(refusal([](auto* o) { o->setup_timeout = milliseconds(-1); }), refused(HasSubstr("setup_timeout")));
   EXPECT_THAT(refusal([](auto* o) { o->rank = 2; }), refused(AllOf(HasSubstr("rank"), HasSubstr("2"))));

@@ -264,7 +264,7 @@ class Reducer:
     # ---- A step
 
     def begin_backward(self, no_sync=False, unused=None, stream=None):
-        """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: exactly these parameters are, with find_unused_parameters;
+        """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: these parameters are, with find_unused_parameters;
         None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. Also raises, once, an error of another
         rank that came too late for its own step's end."""
         c_options = ffi.NULL

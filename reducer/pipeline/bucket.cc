@@ -84,9 +84,8 @@ absl::StatusOr<char*> Bucket::Spare(size_t index, Device* device, const Paramete
   if (slot.spare.data() == nullptr) {
     auto spare = DeviceMemory::Allocate(device, parameter.bytes());
     if (!spare.ok()) {
-      return Annotate(spare.status(),
-                      absl::StrCat("memory for the gradient of ", Describe(plan_->slots[index].parameter, parameter),
-                                   ", which this rank did not use"));
+      return Annotate(spare.status(), absl::StrCat("memory for a copy of the gradient of ",
+                                                   Describe(plan_->slots[index].parameter, parameter)));
     }
     slot.spare = *std::move(spare);
   }
@@ -198,7 +197,9 @@ absl::Status Bucket::CopyOut(size_t index, const char* result, DType dtype, doub
   }
   const kernels::ViewPiece piece = {&slot.target, plan_->slots[index].offset};
   const absl::Status copied = kernels::UnflattenViews({&piece, 1}, result, dtype, factor);
-  if (slot.keeps && slot.used) std::memcpy(FlatAt(index), slot.spare.data(), elements * SizeOf(plan_->wire));
+  if (slot.keeps && slot.used && slot.target.data() != ViewAt(index)) {
+    std::memcpy(FlatAt(index), slot.spare.data(), elements * SizeOf(plan_->wire));
+  }
   return copied;
 }
 

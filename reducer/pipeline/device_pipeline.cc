@@ -154,7 +154,8 @@ class DevicePipeline final : public BucketPipeline {
       if (!bucket.slots[s].keeps) continue;
       const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
       LOCKSTEP_RETURN_IF_ERROR(copy_out()->Copy(bucket.ViewAt(s), bucket.slots[s].spare.data(), parameter.bytes()));
-      if (!bucket.slots[s].used) bucket.slots[s].target = DenseView(parameter, bucket.ViewAt(s));
+      Bucket::Slot& slot = bucket.slots[s];
+      if (slot.target.data() == slot.spare.data()) slot.target = DenseView(parameter, bucket.ViewAt(s));
     }
     return absl::OkStatus();
   }

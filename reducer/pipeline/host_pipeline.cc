@@ -150,7 +150,9 @@ class HostPipeline final : public BucketPipeline {
              (tensor.dtype() == plan.wire && tensor.dense() && communicator_->Shares(tensor.data(), tensor.bytes()));
     };
     return std::all_of(bucket.slots.begin(), bucket.slots.end(), [&shares](const Bucket::Slot& slot) {
-      return slot.used && shares(slot.gradient) && (slot.target.data() == slot.gradient.data() || shares(slot.target));
+      if (!slot.used || !shares(slot.gradient)) return false;
+      if (slot.target.data() == nullptr) return slot.gradient.elements() == 0;
+      return slot.target.data() == slot.gradient.data() || shares(slot.target);
     });
   }
 

@@ -149,13 +149,13 @@ class Determination {
     if (!options_.rank.has_value() && !options_.size.has_value()) return false;
     if (!options_.rank.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("option size=", *options_.size, " is set, option rank is missing"));
+          absl::StrCat("option world_size=", *options_.size, " is set, option rank is missing"));
     }
     if (!options_.size.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("option rank=", *options_.rank, " is set, option size is missing"));
+          absl::StrCat("option rank=", *options_.rank, " is set, option world_size is missing"));
     }
-    LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(Option("rank", options_.rank), Option("size", options_.size)));
+    LOCKSTEP_RETURN_IF_ERROR(TakeRankAndSize(Option("rank", options_.rank), Option("world_size", options_.size)));
     if (!options_.local_rank.has_value() && !options_.local_size.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(TakeLocalOfJob());
     }

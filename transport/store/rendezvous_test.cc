@@ -284,12 +284,12 @@ TEST(DetermineWorld, ACallerWithAStoreOfItsOwnNeedsNoUrl) {
 TEST(DetermineWorld, WrongOptionsAreNamed) {
   RendezvousOptions half;
   half.rank = 1;
-  EXPECT_THAT(From(kOurs, half), Invalid({"option rank=1 is set, option size is missing"}));
+  EXPECT_THAT(From(kOurs, half), Invalid({"option rank=1 is set, option world_size is missing"}));
   half = {};
   half.size = 2;
-  EXPECT_THAT(From(kOurs, half), Invalid({"option size=2 is set, option rank is missing"}));
-  EXPECT_THAT(From({}, RankAndSize(0, 0)), Invalid({"option size=0"}));
-  EXPECT_THAT(From({}, RankAndSize(2, 2)), Invalid({"option rank=2", "from 0 to 1 with option size=2"}));
+  EXPECT_THAT(From(kOurs, half), Invalid({"option world_size=2 is set, option rank is missing"}));
+  EXPECT_THAT(From({}, RankAndSize(0, 0)), Invalid({"option world_size=0"}));
+  EXPECT_THAT(From({}, RankAndSize(2, 2)), Invalid({"option rank=2", "from 0 to 1 with option world_size=2"}));
   EXPECT_THAT(From({}, RankAndSize(-1, 2)), Invalid({"option rank=-1"}));
   RendezvousOptions options = RankAndSize(0, 2);
   options.store_url = "udp://x:1";
