@@ -167,8 +167,8 @@ class Reducer {
   // ERRORS  also INVALID_ARGUMENT for a row that is out of range
   absl::Status MarkReadySparse(size_t index, absl::Span<const int64_t> rows, const TensorView& values, Stream* stream);
 
-  // With find_unused: no gradient of the parameter comes in this backward, as if `unused` had named it. In bucket views, whatever writes its
-  // view comes before this, or before this point of the stream. Does nothing for a delayed parameter.
+  // With find_unused: no gradient of the parameter comes in this backward, as if `unused` had named it. In bucket views, whatever writes
+  // its view comes before this, or before this point of the stream. Does nothing for a delayed parameter.
   // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused, after a refused mark, and in a captured step
   absl::Status MarkUnused(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
