@@ -643,6 +643,32 @@ class Passes(Case):
         torch.func.grad(lambda x: self.ours(x).square().sum())(self.x).sum().backward()
         self.assert_equal_on_ranks(self.ours, lambda parameter: parameter.grad)
 
+    def test_a_change_of_dtype_that_is_taken_back(self):
+        for find in (False, True):
+            ours = DistributedDataParallel(nn.Linear(2, 2, bias=False), find_unused_parameters=find)
+            for step in range(3):
+                ours.zero_grad()
+                if step == 1:
+                    ours.double(), ours.float()
+                if step == 1 and not find:
+                    with self.assertRaisesRegex(lockstep.FailedPrecondition, 'have had another dtype since the last step'):
+                        ours(self.x).sum().backward()
+                else:
+                    ours(self.x).sum().backward()
+                    self.assertEqual(ours.module.weight.grad[0, 0].item(), 1.5)
+
+    def test_a_forward_of_one_wrapper_and_a_backward_of_another(self):
+        for ranks_that_do in ({0}, set(range(WORLD))):
+            other = DistributedDataParallel(nn.Sequential(self.module, nn.Linear(2, 2)))
+            if RANK in ranks_that_do:
+                other(self.x)
+            self.module.zero_grad()
+            self.ours(self.x).sum().backward()
+            self.assertEqual(self.grad(), 1.5)
+            other.close()
+        with self.assertRaisesRegex(lockstep.Unimplemented, "parameter 'weight' is in another wrapper, too"):
+            DistributedDataParallel(self.module, optimizer_step=lambda parameters: None)
+
     def test_collectives_inside_backward(self):
         def collective(gradient):
             gradient = gradient.clone()

@@ -70,6 +70,7 @@ class Averager:
         step that failed. options: those of the reducer."""
         self.names = [name for name, _ in named_parameters]
         self.parameters = [parameter for _, parameter in named_parameters]
+        self._check_sharing(optimizer_step)
         self._strides = [_strides(parameter) for parameter in self.parameters]
         self._dtypes = [parameter.dtype for parameter in self.parameters]
         sparse = {id(parameter) for parameter in sparse}
@@ -108,11 +109,7 @@ class Averager:
         self._copies = []  # of their gradients: (parameter, copy)
         self._accumulators, self._handles = [None] * len(rows), [None] * len(rows)
         self._attach()
-        for parameter in self.parameters:
-            owners = _averagers.setdefault(parameter, weakref.WeakSet())
-            owners.add(self)
-            for owner in owners if len(owners) > 1 else ():
-                owner._shared.add(next(i for i, each in enumerate(owner.parameters) if each is parameter))
+        self._share()
 
     def _row(self, index, name):
         parameter, strides = self.parameters[index], self._strides[index]
@@ -133,18 +130,48 @@ class Averager:
                             parameter.device, self.reducer.lend())
                 for index, parameter in enumerate(self.parameters)]
 
-    def _attach(self):
-        """Puts the hooks on the nodes of the parameters, which a change of dtype changes."""
-        for index, node in enumerate(accumulators_of(self.parameters)):
+    def _attach(self, indices=None):
+        """Puts the hooks on the nodes of the parameters, which a change of dtype changes, also one that was taken back. Returns whether
+        there was any."""
+        changed = False
+        for index in range(len(self.parameters)) if indices is None else indices:
+            node, = accumulators_of([self.parameters[index]])
             if node is not None and node is not self._accumulators[index]:
                 self._handles[index] = node.register_hook(self._hook(index))
+                changed = True
             self._accumulators[index] = node
+        return changed
+
+    def _check_sharing(self, optimizer_step):
+        for name, parameter in zip(self.names, self.parameters):
+            owners = _averagers.get(parameter, ())
+            if owners and (optimizer_step is not None or any(owner._step is not None for owner in owners)):
+                raise lockstep.Unimplemented(f"parameter '{name}' is in another wrapper, too: with optimizer_step, or an optimizer in "
+                                             'backward, wrappers have no parameter in common')
+
+    def _share(self):
+        """Tells the averagers of a parameter of each other."""
+        for parameter in self.parameters:
+            owners = _averagers.setdefault(parameter, weakref.WeakSet())
+            owners.add(self)
+            for owner in owners if len(owners) > 1 else ():
+                owner._shared.add(owner._index_of(parameter))
+
+    def _index_of(self, parameter):
+        return next(i for i, each in enumerate(self.parameters) if each is parameter)
 
     def close(self):
         """Takes the hooks off the parameters. Waits for launched buckets if a step is under way. Twice is once."""
         for parameter, handle in zip(self.parameters, self._handles):
             handle.remove()
-            _averagers[parameter].discard(self)
+            owners = _averagers.get(parameter, ())
+            if self in owners:
+                owners.remove(self)
+                if not owners:
+                    del _averagers[parameter]  # whose reference would keep torch from swapping the parameter
+                elif len(owners) == 1:
+                    owner, = owners
+                    owner._shared.discard(owner._index_of(parameter))
         self.reducer.close()
 
     # ---- Where a backward begins
@@ -181,7 +208,9 @@ class Averager:
             for index, parameter in enumerate(self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)
-        skipped = [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))] if self._find_unused else []
+        skipped = self._skipped() if self._find_unused else []
+        if skipped and self._attach(skipped):
+            skipped = self._skipped()
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
         self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
@@ -191,6 +220,9 @@ class Averager:
         for index in skipped:
             if self.parameters[index].grad is not None:
                 self._mark(index)
+
+    def _skipped(self):
+        return [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))]
 
     def _begin_step(self, task, unused):
         # The new plan is in use since an earlier step. begin_backward may launch buckets, whose hooks read this.
@@ -202,9 +234,12 @@ class Averager:
         self._task = task
         self.steps += 1
 
-    def _begin_late(self):
+    def _begin_late(self, index):
         task = _current_task()
         if not self._armed or task == self._local_task:
+            return False
+        # A pass through another wrapper's output reaches what both have.
+        if index in self._shared and any(owner._task == task for owner in _averagers[self.parameters[index]]):
             return False
         self._begin(task)
         return True
@@ -247,7 +282,7 @@ class Averager:
         parameter = self.parameters[index]
         if self._upcast and parameter.grad is not None and parameter.grad.dtype != self._dtypes[index]:
             parameter.grad.data = parameter.grad.to(self._dtypes[index])
-        if self._task is None and not self._begin_late():
+        if self._task is None and not self._begin_late(index):
             return
         if parameter.grad is None:  # autograd reached it without a gradient
             if self._find_unused:
@@ -353,6 +388,8 @@ class Averager:
 
     def _told_more(self, error):
         more = self._explain and self._explain()
+        if self._attach() and more is None:
+            more = 'Parameters have had another dtype since the last step: the next step may be tried.'
         if more is None and 'no gradient came' in str(error) and not self._find_unused:
             more = 'If not every forward pass uses every parameter, pass find_unused_parameters=True.'
         if more:
@@ -451,7 +488,7 @@ class Averager:
             parameter = self.parameters[index]
             if bucket.rows is not None:
                 parameter.grad = hooks.sparse_copy(bucket.rows, parameter)
-            elif parameter.grad is None or index in self._shared:
+            elif parameter.grad is None:
                 parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
         self._step([self.parameters[index] for index, _ in bucket.gradients])
 

@@ -1,7 +1,8 @@
 """torch's communication hooks on the reducer's buckets.
 
 A hook runs on a thread of the library's, one bucket after the other, in the same order on all ranks. Its collectives go through its own
-process group; a module whose passes use that group too (a synchronised batch normalisation) gives the hook another one.
+process group; a module whose passes use that group too (a synchronised batch normalisation) gives the hook another one. So do two wrappers
+whose hooks run in one backward pass: each has a thread, and the order between them is not the same on all ranks.
 """
 
 import inspect

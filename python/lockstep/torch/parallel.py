@@ -52,7 +52,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
       backward    Every backward pass through the outputs averages, also a second one over the same graph, of which torch's averages the
                   first. It does not if its forward passes were in no_sync(). torch.autograd.grad and torch.func average nothing.
       sharing     Several wrappers may have a parameter in common, and a wrapper may be inside another: what one pass averages, it averages
-                  once. Gradients of such parameters are copied.
+                  once. Gradients of such parameters are copied. Not with optimizers in backward.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
                   may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
                   that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone, another
