@@ -199,7 +199,8 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
                                "mark_ready: ", Describe(index, parameters_[index]), " was marked outside a backward")),
                            index);
     }
-    // Without sync a target is ignored. The average, if the next synchronised backward has no mark, goes to memory of our own.
+    // Without sync a target is ignored. If the next synchronised backward does not mark the parameter, the average goes to the reducer's
+    // memory.
     static const TensorView kOurs;
     const bool only_read = state_ == State::kAccumulating &&
                            (given.target.data() != given.data.data() || given.target.dtype() != given.data.dtype());

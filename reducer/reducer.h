@@ -310,7 +310,7 @@ class Reducer {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Fills it with zeros. What lives in the bucket is copied aside behind `stream` (null: now).
+  // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).
   Filling FillUnused(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Appends the delayed ones, once in a step.
   void FillDelayed(Stream* stream, std::vector<Filling>* fillings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -666,7 +666,7 @@ class Passes(Case):
             self.ours(self.x).sum().backward()
             self.assertEqual(self.grad(), 1.5)
             other.close()
-        with self.assertRaisesRegex(lockstep.Unimplemented, "parameter 'weight' is in another wrapper, too"):
+        with self.assertRaisesRegex(lockstep.Unimplemented, "parameter 'weight' is also in another wrapper"):
             DistributedDataParallel(self.module, optimizer_step=lambda parameters: None)
 
     def test_collectives_inside_backward(self):

@@ -94,7 +94,7 @@ def drop(parameter):
 
 
 class Plan:
-    """What a seed says: the same on all ranks."""
+    """The case of a seed, which is the same on all ranks."""
 
     def __init__(self, seed):
         draw = self.draw = random.Random(seed)

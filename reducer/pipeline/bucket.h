@@ -40,8 +40,8 @@ class Bucket {
     absl::Span<const int64_t> rows;
     TensorView target;           // where the average goes; no data: to the view or, where there are none, to `spare`
     bool used_anywhere = false;  // by any rank, once the bucket is reduced: there is an average
-    // What lives in the bucket stays as it is, since the average goes elsewhere, or there is none. Meanwhile it is copied to `spare`. Of
-    // what this rank does not use, zeros are reduced, and the average goes there if another rank uses it.
+    // The average goes elsewhere, or there may be none, so the gradient in the bucket has to survive: it is copied to `spare` meanwhile.
+    // If this rank does not use the parameter, zeros are reduced, and an average replaces the gradient if another rank uses it.
     bool keeps = false;
     DeviceMemory spare;  // memory for one gradient, allocated when it is needed
   };

@@ -103,7 +103,7 @@ class Averager:
         self._kept = self.reducer.borrowed
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
         self._delayed, self._trigger = set(options.get('delayed') or ()), options.get('delayed_trigger')
-        self._delayed_gradients = {}  # those that are marked, by index, until the trigger has come
+        self._delayed_gradients = {}  # marked and not reduced yet, by index: the reducer keeps their addresses
         self._triggered = False
         self._shared = set()  # the indices of parameters that another averager has, too
         self._copies = []  # of their gradients: (parameter, copy)
@@ -146,8 +146,8 @@ class Averager:
         for name, parameter in zip(self.names, self.parameters):
             owners = _averagers.get(parameter, ())
             if owners and (optimizer_step is not None or any(owner._step is not None for owner in owners)):
-                raise lockstep.Unimplemented(f"parameter '{name}' is in another wrapper, too: with optimizer_step, or an optimizer in "
-                                             'backward, wrappers have no parameter in common')
+                raise lockstep.Unimplemented(f"parameter '{name}' is also in another wrapper: wrappers with optimizer_step, or with an "
+                                             'optimizer in backward, cannot share parameters')
 
     def _share(self):
         """Tells the averagers of a parameter of each other."""
@@ -336,7 +336,7 @@ class Averager:
         return gradient
 
     def _copy(self, index, gradient):
-        """Of a gradient that another averager averages, too."""
+        """Copies a gradient that another averager also averages."""
         self._check_dtype(index, gradient)
         copy = torch.empty_strided(gradient.shape, self._strides[index], dtype=gradient.dtype, device=gradient.device)
         self._copies.append((self.parameters[index], copy))

@@ -629,7 +629,7 @@ class Backend : public c10d::Backend {
     lockstep_collective_options options;
     LOCKSTEP_INIT(options);
     options.timeout_ms = TimeoutOf(given);
-    // Then the wait goes on in slices, between which signals are handled.
+    // Work::wait() continues the wait in slices, and handles signals between them.
     options.wait_ms = given.asyncOp ? 0 : kSliceMs;
     if (operation->factor) options.factor = &*operation->factor;
     ++sequence_;
