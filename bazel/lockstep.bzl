@@ -74,7 +74,7 @@ _ROOMS = {
         "world",
         "schedule/verify",
     ],
-    "reducer": ["plan", "sparse", "report", "pipeline", "buffers", ""],
+    "reducer": ["plan", "sparse", "report", "replicas", "pipeline", "buffers", ""],
 }
 
 def _check_rooms(package, deps):

@@ -103,11 +103,13 @@ struct lockstep_reducer {
   // Outlive the reducer, which calls with them.
   lockstep::capi::Context hook;
   lockstep::capi::Context optimizer;
+  lockstep::capi::Context drift;
   lockstep::capi::Context buffer_hook;
   std::shared_ptr<lockstep::World> world;  // its communicator's, for subgroups that a buffer hook makes
   std::shared_ptr<lockstep::Communicator> communicator;
   lockstep::capi::Streams streams;  // outlives the reducer, which uses them
   std::unique_ptr<lockstep::Reducer> reducer;
+  size_t replica_count = 0;
   // What was last returned for each parameter: the caller borrows shape and strides.
   std::vector<lockstep::TensorView> averages;
   std::vector<lockstep::TensorView> views;

@@ -103,7 +103,7 @@ enum {
   LOCKSTEP_UNIMPLEMENTED = 12, /* this back end or this version cannot do it             [choose another] */
   LOCKSTEP_INTERNAL = 13,      /*                                                        [report a bug] */
   LOCKSTEP_UNAVAILABLE = 14,   /* not reachable, not installed                           [try again] */
-  LOCKSTEP_DATA_LOSS = 15
+  LOCKSTEP_DATA_LOSS = 15      /* the ranks' replicas differ                             [go back to a checkpoint] */
 };
 
 /* LOCKSTEP_OK for NULL. */
@@ -585,6 +585,12 @@ typedef struct lockstep_reduced_bucket {
  *   THREADS  Runs on the thread lockstep-opt. */
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
+/* Gets a difference between the ranks' replicas: the error of lockstep_check_replicas. Owns it: frees it and returns NULL to go on, or
+ * returns an error, with which begin_backward fails. Nothing has begun then, and the next step may be tried. It is called on every rank,
+ * and must return alike on all of them.
+ *   THREADS  Runs on the thread that called begin_backward or join. It must not call the reducer. */
+typedef lockstep_error* (*lockstep_on_drift)(void* context, lockstep_error* drift);
+
 /* All fields must be equal on all ranks, except callbacks, contexts, hook_timeout_ms, no_overlap and trace_path. Creation compares
  * them. */
 typedef struct lockstep_reducer_options {
@@ -648,6 +654,15 @@ typedef struct lockstep_reducer_options {
    * fails in the middle of a bucket's all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they
    * were. A step that fails without that changes no gradient, either way. */
   const char* gradient_memory;
+  /* Tensors that stay equal on all ranks if training goes well, such as the parameters; copied, and equal on all ranks. They are on the
+   * device of the gradients; on a GPU they have no gaps. Each step hashes a part of them, where `replicas` of
+   * lockstep_backward_options says they are, and the ranks compare the hashes in the last bucket, with no further message. 64 steps
+   * cover every byte. If hashes differ, a later begin_backward finds out where, and calls on_drift. NULL: no check. */
+  const lockstep_parameter* replicas;
+  size_t replica_count;
+  lockstep_on_drift on_drift; /* NULL: rank 0 logs a warning, once */
+  void* drift_context;
+  lockstep_release drift_release;
 } lockstep_reducer_options;
 
 /* Makes a reducer. Every rank calls it with the parameter table, in the order of definition. Compares tables and options.
@@ -683,14 +698,32 @@ typedef struct lockstep_backward_options {
    * parameters come before this point in the stream. If the stream is being captured into a CUDA graph, the step is captured too:
    * see lockstep_reducer_check_replays. */
   const lockstep_stream* stream;
+  /* For the option `replicas`: the address of each of those tensors, whose values stay as they are during this call. On a device they
+   * are read in the order of `stream`, which is required. An address of NULL leaves a tensor out of this step, for example one that is
+   * frozen; leave it out on all ranks. NULL instead of the list leaves all of them out. */
+  const void* const* replicas;
 } lockstep_backward_options;
 
 /* Begins a step. Also returns, once, an error of another rank in an earlier step that came too late for that step's end_backward.
  *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; another reducer's backward is under way on this communicator;
  *                                `unused` without find_unused_parameters; the step cannot be captured
- *           INVALID_ARGUMENT     `unused` holds an index that is not in the table */
+ *           INVALID_ARGUMENT     `unused` holds an index that is not in the table
+ *           DATA_LOSS            the replicas differ, and on_drift returned that error */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
                                                                 const lockstep_backward_options* options);
+
+/* Compares tensors that should be equal on all ranks, such as parameters and the state of an optimizer, byte by byte. Every rank calls it
+ * with the same table; tensors[i] is at data[i], on the host or on the communicator's device, and not written meanwhile. Blocks until
+ * done. A NULL address says that this rank does not have the tensor: it is compared between the others. Elements are compared as bits,
+ * so NaN equals NaN and -0 does not equal 0.
+ *   ERRORS  DATA_LOSS            tensors differ: the same text on every rank. It says how many, which ranks differ from the majority, and
+ *                                of the first such tensor the first element that differs and its value on each rank. As data, the error
+ *                                has the tensor's index as parameter, and the lowest of those ranks as failed rank.
+ *           FAILED_PRECONDITION  the tables differ
+ *   COST    one pass over the tensors, and 8 bytes per tensor and rank */
+LOCKSTEP_EXPORT lockstep_error* lockstep_check_replicas(lockstep_communicator* communicator,
+                                                        const lockstep_parameter* tensors, const void* const* data,
+                                                        size_t count);
 
 /* Tells that the gradient of parameter `index` is final (with a stream: once the stream reaches this point). The gradient's memory is
  * borrowed until end_backward, and overwritten with the average.
@@ -865,6 +898,7 @@ typedef struct lockstep_reducer_statistics {
   /* Why gradients are copied into buckets and back. NULL: they are reduced where they lie, or live in the buckets. Borrowed until the
    * reducer is given another communicator or destroyed. */
   const char* copied_because;
+  double replicas_ms; /* in begin_backward, to check a part of the replicas */
 } lockstep_reducer_statistics;
 
 /* REQUIRES  out_statistics->struct_size is set: that many bytes are written */

@@ -29,9 +29,9 @@ static void TestSizes(void) {
   GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);
-  GROWS(lockstep_reducer_options, 224, gradient_memory);
-  GROWS(lockstep_backward_options, 40, stream);
-  GROWS(lockstep_reducer_statistics, 72, copied_because);
+  GROWS(lockstep_reducer_options, 264, drift_release);
+  GROWS(lockstep_backward_options, 48, replicas);
+  GROWS(lockstep_reducer_statistics, 80, replicas_ms);
   GROWS(lockstep_bucket_statistics, 80, bytes);
   GROWS(lockstep_reducer_buffer_options, 48, hook_release);
   GROWS(lockstep_forward_options, 24, buffer_count);

@@ -97,6 +97,8 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
     handle->views.resize(parameter_count);
     handle->hook = Context(given.hook_context, given.hook_release);
     handle->optimizer = Context(given.optimizer_context, given.optimizer_release);
+    handle->drift = Context(given.drift_context, given.drift_release);
+    handle->replica_count = given.replica_count;
     *out_reducer = handle.release();
     return absl::OkStatus();
   });
@@ -124,6 +126,7 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
     }
     if (given.unused_given != 0) backward.unused = absl::MakeConstSpan(given.unused, given.unused_count);
     LOCKSTEP_ASSIGN_OR_RETURN(backward.stream, FindStream(*reducer, given.stream));
+    if (given.replicas != nullptr) backward.replicas = absl::MakeConstSpan(given.replicas, reducer->replica_count);
     return reducer->reducer->BeginBackward(backward);
   });
 }
@@ -257,6 +260,7 @@ lockstep_error* lockstep_reducer_get_statistics(const lockstep_reducer* reducer,
     full.buckets_launched_in_backward = last.buckets_launched_in_backward;
     const std::string& why = reducer->reducer->copied_because();
     full.copied_because = why.empty() ? nullptr : why.c_str();
+    full.replicas_ms = last.replicas_ms;
     return lockstep::capi::WriteStruct(full, "lockstep_reducer_statistics", out_statistics);
   });
 }

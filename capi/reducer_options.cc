@@ -1,6 +1,7 @@
 #include "capi/reducer_options.h"
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -153,22 +154,23 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count) {
+absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count,
+                                                    const std::string& name) {
   std::vector<Parameter> table;
   if (count == 0) return table;  // the reducer says what it thinks of that
-  if (parameters == nullptr) return NullArgument("parameters");
+  if (parameters == nullptr) return NullArgument(name.c_str());
   // The caller's size of a row, which may be another than ours.
   const size_t stride = parameters[0].struct_size;
   if (stride % alignof(lockstep_parameter) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("parameters[0].struct_size is ", stride,
-                                                   ", which no lockstep_parameter has: LOCKSTEP_INIT sets it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "[0].struct_size is ", stride, ", which no lockstep_parameter has: LOCKSTEP_INIT sets it"));
   }
   const char* at = reinterpret_cast<const char*>(parameters);
   for (size_t i = 0; i < count; ++i, at += stride) {
     const auto* const row = reinterpret_cast<const lockstep_parameter*>(at);
     if (row->struct_size != stride) {
-      return absl::InvalidArgumentError(absl::StrCat("parameters[", i, "].struct_size is ", row->struct_size,
-                                                     ", but parameters[0].struct_size is ", stride));
+      return absl::InvalidArgumentError(absl::StrCat(name, "[", i, "].struct_size is ", row->struct_size, ", but ",
+                                                     name, "[0].struct_size is ", stride));
     }
     lockstep_parameter given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(row, "lockstep_parameter", &given));
@@ -233,6 +235,12 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     }
   }
   if (given.trace_path != nullptr) options.trace_path = given.trace_path;
+  LOCKSTEP_ASSIGN_OR_RETURN(options.replicas, ToParameters(given.replicas, given.replica_count, "replicas"));
+  if (given.on_drift != nullptr) {
+    options.on_drift = [call = given.on_drift, context = given.drift_context](const absl::Status& drift) {
+      return TakeError(call(context, ToError(drift)));
+    };
+  }
   return options;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,8 +16,9 @@
 
 namespace lockstep::capi {
 
-// Errors name the parameter.
-absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count);
+// Errors name the parameter, and `name` the argument.
+absl::StatusOr<std::vector<Parameter>> ToParameters(const lockstep_parameter* parameters, size_t count,
+                                                    const std::string& name = "parameters");
 
 // INVALID_ARGUMENT for a value that its field does not have, and for fields that exclude each other. `world` as in capi/hook.h.
 absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& given,

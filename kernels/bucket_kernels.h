@@ -1,5 +1,5 @@
 // BucketKernels: copies gradients and the status trailer into a bucket's memory on a device, and averages out of it, in
-// the order of a stream. One interface for every device, so that its users can be tested without one.
+// the order of a stream; and hashes memory there. One interface for every device, so that its users can be tested without one.
 //
 // Calls return once the work is issued. Views are borrowed until then, memory until the work is done. Elements are
 // converted as by kernels/cpu/flatten.h, to the same bits. Thread-safe.
@@ -8,6 +8,7 @@
 #define KERNELS_BUCKET_KERNELS_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -57,6 +58,11 @@ class BucketKernels {
   // view[i] = view_dtype(flat[offset + i] * factor), where the gate is open. A view may be its own range of the flat array.
   virtual absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                               const BucketGate& gate, Stream& stream) const = 0;
+
+  // Adds the hash of `bytes` bytes at `data` to *sum: HashWord (kernels/hash_word.h) of its words of 8 bytes, in little-endian order, of
+  // which the first has the number `first_word`. The last one is filled up with zeros. Both are memory of the device.
+  virtual absl::Status Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum,
+                            Stream& stream) const = 0;
 
  protected:
   BucketKernels() = default;

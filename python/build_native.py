@@ -15,6 +15,7 @@ extern "Python" void lockstep_py_work_done(void* context, const lockstep_error* 
 extern "Python" void lockstep_py_hook_start(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                             lockstep_hook_completion* completion);
 extern "Python" lockstep_error* lockstep_py_optimizer_step(void* context, const lockstep_reduced_bucket* bucket);
+extern "Python" lockstep_error* lockstep_py_on_drift(void* context, lockstep_error* drift);
 extern "Python" lockstep_code lockstep_py_store_set(void* context, const char* key, const void* value, size_t bytes, int64_t timeout_ms);
 extern "Python" lockstep_code lockstep_py_store_get(void* context, const char* key, void* buffer, size_t capacity, size_t* out_bytes,
                                                     int64_t timeout_ms);

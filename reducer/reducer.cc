@@ -52,12 +52,34 @@ absl::Status Reducer::HoldCommunicator(absl::string_view call) {
       "reducer a duplicate of the communicator"));
 }
 
+absl::StatusOr<absl::optional<uint32_t>> Reducer::Prepare(absl::string_view call, const BackwardOptions& options,
+                                                          bool joined) {
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator(call));
+  if (replicas_ == nullptr) return absl::nullopt;
+  uint64_t next = 0;
+  {
+    MutexLock lock(&mu_);
+    next = step_ + 1;
+  }
+  const std::chrono::milliseconds timeout = joined ? BucketPipeline::kJoinedTimeout : std::chrono::milliseconds(0);
+  replicas_checked_.begin = StepClock::now();
+  auto hash = replicas_->BeginStep(next, runs_ahead_ ? next - 1 : next, options.replicas, options.stream, timeout);
+  replicas_checked_.end = StepClock::now();
+  if (!hash.ok()) {
+    MutexLock lock(&mu_);
+    BecomeIdle();
+    return Annotate(hash.status(), call);
+  }
+  return hash;
+}
+
 void Reducer::BecomeIdle() {
   state_ = State::kIdle;
   if (std::exchange(holds_, false)) communicator_->Release();
 }
 
-void Reducer::BeginStep(bool joined, char* replayed_trailer) {
+void Reducer::BeginStep(bool joined, absl::optional<uint32_t> hash, char* replayed_trailer) {
   state_ = State::kArmed;
   ending_ = false;
   delayed_filled_ = false;
@@ -68,10 +90,11 @@ void Reducer::BeginStep(bool joined, char* replayed_trailer) {
   flight_->step = step_;
   flight_->captured = replayed_trailer != nullptr;
   flight_->outcome->Begin(step_);
-  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->held(), joined,
+  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->held(), joined, hash,
                     replayed_trailer, after});
   record_.Sample();
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
+  flight_->record.replicas = std::exchange(replicas_checked_, StepInterval());
   // A complaint may come after every gradient has: the last bucket is to carry it.
   const bool holds_last = options_.find_unused || options_.static_graph;
   filler_.Begin(
@@ -100,12 +123,11 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     }
   }
   if (captured) return BeginCaptured(options);
-  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
-  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<uint32_t> hash, Prepare("begin_backward", options, /*joined=*/false));
   std::vector<Filling> unused;
   {
     MutexLock lock(&mu_);
-    BeginStep(/*joined=*/false);
+    BeginStep(/*joined=*/false, hash);
     unused_at_end_.clear();
     begin_stream_ = options.stream;
     for (const size_t index : ready_set_.unused()) {
@@ -132,7 +154,7 @@ absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
     BecomeIdle();
     return trailer.status();
   }
-  BeginStep(/*joined=*/false, *trailer);
+  BeginStep(/*joined=*/false, absl::nullopt, *trailer);
   const absl::Status forked = pipeline_->MarkPoint(*buckets().front(), *options.stream);
   if (!forked.ok()) BecomeIdle();
   return forked;

@@ -85,6 +85,7 @@
 #include "reducer/plan/replanner.h"
 #include "reducer/ready_set.h"
 #include "reducer/reducer_options.h"
+#include "reducer/replicas/replica_check.h"
 #include "reducer/report/record.h"
 #include "reducer/report/reports.h"
 #include "reducer/report/trace.h"
@@ -103,6 +104,9 @@ struct BackwardOptions {
   // A stream of the gradients' device; may be null. If it is being captured, the step is captured. In bucket views, whatever writes the
   // views of `unused` parameters comes before this point of it.
   Stream* stream = nullptr;
+  // With ReducerOptions::replicas: where each of those tensors is, unchanged until this call returns (on a device: until the stream has
+  // passed it). Null leaves a tensor out, an empty list all of them. All ranks name the same tensors, or none is a fault of theirs.
+  absl::Span<const void* const> replicas = {};
 };
 
 // In how many synchronised backwards a parameter was used: in that backward, or in one without sync before it.
@@ -147,6 +151,7 @@ class Reducer {
   //                                backward is under way on the communicator; with sync, the stream is being captured and the step
   //                                cannot be (the message says why, and what to do: nothing was issued, and other steps may follow)
   //           INVALID_ARGUMENT     `unused` holds an index that is not in the table
+  //           DATA_LOSS            the replicas differ, and ReducerOptions::on_drift returned that error; nothing was begun, on any rank
   //           the communicator's error if it has failed
   absl::Status BeginBackward(const BackwardOptions& options);
 
@@ -297,7 +302,11 @@ class Reducer {
   absl::Status HoldCommunicator(absl::string_view call);
   void BecomeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A captured step has a place for its status trailer.
-  void BeginStep(bool joined, char* replayed_trailer = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginStep(bool joined, absl::optional<uint32_t> hash, char* replayed_trailer = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Holds the communicator, and hashes the replica of the step that is about to begin. On an error the communicator is released.
+  absl::StatusOr<absl::optional<uint32_t>> Prepare(absl::string_view call, const BackwardOptions& options, bool joined)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
   // A step of a rank without inputs.
@@ -348,6 +357,7 @@ class Reducer {
   bool runs_ahead_ = false;  // a step may begin before it is known how the one before it went
   std::unique_ptr<Replanner> replanner_;
   std::unique_ptr<BucketMemory> memory_;
+  std::unique_ptr<ReplicaCheck> replicas_;  // null: replicas are not checked
 
   // Changed between backwards only.
   BucketPlan plan_;
@@ -361,6 +371,7 @@ class Reducer {
   std::unique_ptr<BufferSync> buffers_;  // null: no buffers
   ReducerRecord record_;
   StepTime forward_begin_;                    // of the next backward, if there is one
+  StepInterval replicas_checked_;             // for the step that is about to begin
   std::unique_ptr<TraceFile> trace_;          // null: nobody asks for one
   Flight flights_[2];                         // the second one only where steps run ahead
   Flight* flight_ = &flights_[0];             // of the last step that was begun

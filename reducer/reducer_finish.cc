@@ -86,6 +86,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
   if (last.reduced && last.failed == 0) CountUse(flight.buckets, &use_);
   if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
+  if (last.reduced && last.hashes_differ) replicas_->HashesDiffered(flight.step);
   // After an early end that is to be thrown nobody goes on without the ranks that have joined.
   if (last.reduced && buffers_ != nullptr && !options_.throw_on_early_end) {
     LOCKSTEP_RETURN_IF_ERROR(buffers_->Regroup(last.joined, joined));

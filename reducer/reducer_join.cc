@@ -59,12 +59,11 @@ absl::StatusOr<FreshBuffers> Reducer::SyncBuffers(const ForwardOptions& options,
 }
 
 absl::Status Reducer::ShadowStep() {
-  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
-  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("join"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<uint32_t> hash, Prepare("join", {}, /*joined=*/true));
   std::vector<Filling> zeros;
   {
     MutexLock lock(&mu_);
-    BeginStep(/*joined=*/true);
+    BeginStep(/*joined=*/true, hash);
     ending_ = true;
     flight_->record.end_called = StepClock::now();
     for (const BucketPlan::Bucket& bucket : plan_.buckets) {

@@ -113,7 +113,7 @@ absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
   accelerator_ = *found;
   LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), origin));
   if (!same_plan) plan_ = FirstPlan(parameters_, options_);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, {}));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, options_.replicas));
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
   for (Flight& flight : flights_) flight.outcome->set_first_topic(first_topic);
   replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);
@@ -155,6 +155,10 @@ absl::Status Reducer::Allocate() {
   const BucketPipeline::Parts parts = {accelerator_.device, communicator_, parameters_};
   pipeline_ = accelerator_.kernels == nullptr ? MakeHostPipeline(parts, std::move(settings))
                                               : MakeDevicePipeline(parts, accelerator_.kernels, std::move(settings));
+  if (!options_.replicas.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(replicas_, ReplicaCheck::Create(communicator_, options_.replicas, options_.on_drift,
+                                                              accelerator_.device, accelerator_.kernels));
+  }
   LOCKSTEP_RETURN_IF_ERROR(BeginRecord());
   LOCKSTEP_RETURN_IF_ERROR(pipeline_->CreateStreams());
   return MakeBuckets();

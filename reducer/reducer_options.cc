@@ -12,7 +12,8 @@ const char* YesOrNo(bool value) { return value ? "yes" : "no"; }
 }  // namespace
 
 PlanRules RulesOf(const ReducerOptions& options) {
-  return {options.bucket_caps_bytes, options.caps_from, options.compress, options.delayed, options.delayed_trigger};
+  return {options.bucket_caps_bytes, options.caps_from,       options.compress,
+          options.delayed,           options.delayed_trigger, !options.replicas.empty()};
 }
 
 absl::Status CheckOptions(const ReducerOptions& options, absl::Span<const Parameter> parameters) {

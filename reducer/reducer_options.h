@@ -17,6 +17,7 @@
 #include "reducer/pipeline/comm_hook.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
+#include "reducer/replicas/replica_check.h"
 
 namespace lockstep {
 

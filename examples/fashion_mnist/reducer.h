@@ -66,16 +66,6 @@ class Communicator {
     return value;
   }
 
-  // By rank.
-  std::vector<uint64_t> Gather(uint64_t value) const {
-    std::vector<uint64_t> values(size());
-    const std::vector<int64_t> input_shape = {1}, output_shape = {size()};
-    const lockstep_tensor input = View(&value, LOCKSTEP_U64, input_shape);
-    const lockstep_tensor output = View(values.data(), LOCKSTEP_U64, output_shape);
-    Require(lockstep_all_gather(get(), &input, &output, nullptr, nullptr, nullptr));
-    return values;
-  }
-
  private:
   struct Destroy {
     void operator()(lockstep_communicator* communicator) const { lockstep_communicator_destroy(communicator); }
@@ -98,7 +88,10 @@ class Reducer {
   // optimizer_step may be null. The communicator and the parameters must outlive the reducer.
   Reducer(const Communicator& communicator, std::vector<Parameter>* parameters, lockstep_reducer_options options,
           bool bf16_gradients, OptimizerStep optimizer_step)
-      : parameters_(*parameters), find_unused_(options.find_unused_parameters != 0), step_(std::move(optimizer_step)) {
+      : parameters_(*parameters),
+        communicator_(communicator.get()),
+        find_unused_(options.find_unused_parameters != 0),
+        step_(std::move(optimizer_step)) {
     std::vector<lockstep_parameter> table(parameters_.size());
     for (size_t i = 0; i < table.size(); ++i) {
       LOCKSTEP_INIT(table[i]);
@@ -112,6 +105,13 @@ class Reducer {
     if (step_ != nullptr) {
       options.optimizer_step = StepBucket;
       options.optimizer_context = this;
+    }
+    // What the optimizer steps is f32. With the noop hook every rank trains for itself.
+    replicas_ = table;
+    for (lockstep_parameter& replica : replicas_) replica.dtype = LOCKSTEP_F32;
+    if (options.hook != LOCKSTEP_HOOK_NOOP) {
+      options.replicas = replicas_.data();
+      options.replica_count = replicas_.size();
     }
     lockstep_reducer* reducer = nullptr;
     Require(lockstep_reducer_create(communicator.get(), table.data(), table.size(), &options, &reducer));
@@ -136,6 +136,8 @@ class Reducer {
     lockstep_backward_options options;
     LOCKSTEP_INIT(options);
     options.no_sync = sync ? 0 : 1;
+    const std::vector<const void*> values = Values();
+    options.replicas = values.data();
     if (find_unused_) {
       // Named now, rather than found out at the end, they do not keep buckets waiting.
       options.unused_given = 1;
@@ -183,6 +185,11 @@ class Reducer {
     }
   }
 
+  // Fails if the ranks' parameters differ, and names the first difference. Each step has compared some of them.
+  void CheckReplicas() const {
+    Require(lockstep_check_replicas(communicator_, replicas_.data(), Values().data(), replicas_.size()));
+  }
+
   size_t buckets() const { return lockstep_reducer_bucket_count(reducer_.get()); }
   // Communication since this was last asked: behind backward passes, and after them, where it held up what came next.
   std::pair<double, double> TakeHiddenAndExposedMs() {
@@ -213,7 +220,18 @@ class Reducer {
     return nullptr;
   }
 
+  // Where the values are that training changes.
+  std::vector<const void*> Values() const {
+    std::vector<const void*> values;
+    for (const Parameter& parameter : parameters_) {
+      values.push_back(parameter.master.empty() ? parameter.value.data() : parameter.master.data());
+    }
+    return values;
+  }
+
   std::vector<Parameter>& parameters_;
+  lockstep_communicator* const communicator_;
+  std::vector<lockstep_parameter> replicas_;
   const bool find_unused_;
   const OptimizerStep step_;
   std::vector<std::vector<uint16_t>> bf16_gradients_;  // by parameter

@@ -44,9 +44,10 @@ def train(name, wrap):
     seconds = time.perf_counter() - began
     with torch.no_grad():
         accuracy = (model(test_images.float() / 255).argmax(1) == test_labels).float().mean()
+    lockstep.torch.check_replicas(model, optimizer)  # raises lockstep.DataLoss if any rank's differ
     if rank == 0:
         print('\n' * sys.stdout.isatty() + f'{name}: {seconds:.2f} s, {64 * world * arguments.steps / seconds:,.0f} images/s, '
-              f'test accuracy {accuracy:.2%}')
+              f'test accuracy {accuracy:.2%}; the replicas are equal')
 
 
 dist.init_process_group('lockstep')

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
+#include "kernels/hash_word.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -113,6 +114,19 @@ absl::Status HostKernels::Spread(absl::Span<const BucketPiece> pieces, const voi
     return SpreadNow(pieces, flat, flat_dtype, factor, gate);
   };
   return Issue(std::move(spread), stream);
+}
+
+absl::Status HostKernels::Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum,
+                               Stream& stream) const {
+  const auto hash = [data = static_cast<const char*>(data), bytes, first_word, sum] {
+    for (size_t begin = 0; begin < bytes; begin += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, data + begin, std::min(sizeof(word), bytes - begin));
+      *sum += HashWord(word, first_word + begin / sizeof(word));
+    }
+    return absl::OkStatus();
+  };
+  return Issue(hash, stream);
 }
 
 const BucketKernels* HostBucketKernels() {

@@ -4,6 +4,8 @@
 #ifndef KERNELS_CPU_BUCKET_KERNELS_H_
 #define KERNELS_CPU_BUCKET_KERNELS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -21,6 +23,7 @@ class HostKernels : public BucketKernels {
                       DType flat_dtype, double factor, Stream& stream) const override;
   absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                       const BucketGate& gate, Stream& stream) const override;
+  absl::Status Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum, Stream& stream) const override;
 
  protected:
   // Puts what a call does into the stream. Where that is captured, `work` runs at each replay.

@@ -103,6 +103,15 @@ struct StridedArguments {
 };
 static_assert(sizeof(StridedArguments) <= kSmallArgumentBytes, "a kernel's arguments");
 
+inline constexpr uint32_t kHashWordsPerBlock = 16 * kThreads;
+
+struct HashArguments {
+  const void* data;
+  uint64_t bytes;
+  uint64_t first_word;  // the number of the array's first word
+  uint64_t* sum;
+};
+
 }  // namespace lockstep::kernels::cuda
 
 #endif  // KERNELS_CUDA_ARGUMENTS_H_

@@ -14,6 +14,8 @@ namespace internal {
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
 
+void AddHash(KernelTable& table);
+
 }  // namespace internal
 
 const KernelTable& DeviceKernels() {
@@ -22,6 +24,7 @@ const KernelTable& DeviceKernels() {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) internal::AddTransfersTo##id(kernels);
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
+    internal::AddHash(kernels);
     return kernels;
   }();
   return table;

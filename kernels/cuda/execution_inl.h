@@ -2,7 +2,7 @@
 //
 // A body is a function of (arguments, block, thread) that nvcc compiles for devices and any C++ compiler for the host,
 // where tests run it thread by thread, block by block: indices, trailers and arithmetic are then proven without a device.
-// So bodies share no memory between threads, and what differs between the two is here and, for speed, in a few
+// So bodies share no memory between threads but by AddToSum, and what differs between the two is here and, for speed, in a few
 // conversions of elements_inl.h.
 //
 // Headers named *_inl.h are included by a device_*.cu or by rig_testing.cc and nothing else; all in them is internal.
@@ -78,7 +78,15 @@ LOCKSTEP_BODY void Store(V* target, const V& value) {
   *reinterpret_cast<Word*>(target) = word;
 }
 
+// *sum += value. All threads of the block call it: each warp adds once.
+LOCKSTEP_BODY void AddToSum(uint64_t* sum, uint64_t value) {
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_down_sync(0xFFFFFFFFu, value, distance);
+  if (threadIdx.x % 32 == 0) atomicAdd(reinterpret_cast<unsigned long long*>(sum), value);
+}
+
 #else
+
+LOCKSTEP_BODY void AddToSum(uint64_t* sum, uint64_t value) { *sum += value; }
 
 template <typename V>
 LOCKSTEP_BODY void CheckAligned(const V* address) {

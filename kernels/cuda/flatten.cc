@@ -242,6 +242,14 @@ absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* fl
   return Run({pieces, {}, array, flat_dtype, factor, gate, false}, executor);
 }
 
+absl::Status Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum, Executor& executor) {
+  if (bytes == 0) return absl::OkStatus();
+  const HashArguments arguments = {data, bytes, first_word, sum};
+  constexpr size_t kBlockBytes = kHashWordsPerBlock * sizeof(uint64_t);
+  const size_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  return executor.Launch(executor.kernels().hash, static_cast<uint32_t>(blocks), &arguments);
+}
+
 }  // namespace internal
 
 absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const BucketEntry> entries, void* flat,
@@ -276,6 +284,11 @@ class Cuda final : public BucketKernels {
   absl::Status Spread(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                       const BucketGate& gate, Stream& stream) const override {
     return cuda::UnflattenViews(pieces, flat, flat_dtype, factor, &gate, stream);
+  }
+
+  absl::Status Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum, Stream& stream) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(cuda::StreamExecutor executor, cuda::StreamExecutor::Create(stream));
+    return cuda::internal::Hash(data, bytes, first_word, sum, executor);
   }
 };
 

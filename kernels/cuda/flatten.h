@@ -22,6 +22,7 @@
 #define KERNELS_CUDA_FLATTEN_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -53,8 +54,11 @@ absl::Status FlattenViews(absl::Span<const BucketPiece> pieces, absl::Span<const
                           DType flat_dtype, double factor, Executor& executor);
 absl::Status UnflattenViews(absl::Span<const BucketPiece> pieces, const void* flat, DType flat_dtype, double factor,
                             const BucketGate* gate, Executor& executor);
+// BucketKernels::Hash.
+absl::Status Hash(const void* data, size_t bytes, uint64_t first_word, uint64_t* sum, Executor& executor);
 
 }  // namespace internal
+
 // Loads every kernel onto the device of that index. Call it before the first step: otherwise CUDA loads a kernel at its
 // first launch, which may wait for running work, and deadlocks if that work waits for the launch. Thread-safe; cheap if
 // everything is loaded. UNAVAILABLE without such a device or without CUDA.

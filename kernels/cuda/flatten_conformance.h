@@ -30,6 +30,7 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/flatten.h"
 #include "kernels/cuda/rig_testing.h"
+#include "kernels/hash_word.h"
 #include "kernels/reference_testing.h"
 
 namespace lockstep::kernels::cuda {
@@ -280,6 +281,33 @@ TEST_P(FlattenConformance, LargePiecesInSeveralBlocks) {
     layout.pieces_elements = layout.flat_elements = 5000010;
     BothWays(dtype, DType::kF32, 0.5, layout);
     BothWays(DType::kF32, dtype, 0.5, layout);
+  }
+}
+
+// Sizes around words, warps and blocks, at every alignment, are hashed as kernels/hash_word.h says, and are added to what is there.
+TEST_P(FlattenConformance, HashesEveryByteWhereverItIs) {
+  for (const size_t bytes : {0, 1, 7, 8, 9, 255, 2048, 32767, 32768, 32769, 200003}) {
+    for (const size_t offset : {0, 1, 4, 8, 13}) {
+      SCOPED_TRACE(testing::Message() << bytes << " bytes at " << offset);
+      rig_->Reset();
+      const Bytes source = TestElements(DType::kU8, bytes, random_);
+      const uint64_t first_word = random_();
+      uint64_t sum = random_();
+      Bytes sum_before(sizeof(sum));
+      std::memcpy(sum_before.data(), &sum, sizeof(sum));
+      for (size_t begin = 0; begin < bytes; begin += 8) {
+        uint64_t word = 0;
+        for (size_t b = 0; b < 8 && begin + b < bytes; ++b) word += uint64_t{source[begin + b]} << (8 * b);
+        sum += HashWord(word, first_word + begin / 8);
+      }
+      const DeviceBytes on_device(*rig_, source, offset);
+      const DeviceBytes hashed(*rig_, sum_before, 0);
+      auto* const target = reinterpret_cast<uint64_t*>(hashed.data());
+      ASSERT_THAT(internal::Hash(on_device.data(), bytes, first_word, target, executor()), IsOk());
+      uint64_t found = 0;
+      std::memcpy(&found, hashed.Read().data(), sizeof(found));
+      EXPECT_EQ(found, sum);
+    }
   }
 }
 

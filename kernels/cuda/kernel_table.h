@@ -17,6 +17,7 @@ struct KernelTable {
   KernelFunction transfer_small[kDTypeCount][kDTypeCount];  // [to][from], of floats; by the size of the arguments
   KernelFunction transfer_large[kDTypeCount][kDTypeCount];
   KernelFunction transfer_strided[kDTypeCount][kDTypeCount];
+  KernelFunction hash;
 };
 
 }  // namespace lockstep::kernels::cuda

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/elements_inl.h"
+#include "kernels/cuda/hash_inl.h"
 #include "kernels/cuda/table_inl.h"
 
 namespace lockstep::kernels::cuda {
@@ -81,6 +82,7 @@ const KernelTable& HostExecutor::kernels() const {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) AddTransfersTo<HostEntry, id>(kernels);
 #define LOCKSTEP_DTYPE_FLOAT(...) LOCKSTEP_DTYPE_NARROW(__VA_ARGS__)
 #include "base/types/dtypes.inc"
+    kernels.hash = HostEntry<Hash>::Function();
     return kernels;
   }();
   return table;

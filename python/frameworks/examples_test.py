@@ -34,6 +34,7 @@ class ExamplesTest(unittest.TestCase):
                 output = self.run_example('-m', *launcher, script)
                 self.assert_same_result(output, 'test accuracy [0-9.]+%')
                 self.assertNotIn('#', output)
+                self.assertEqual(output.count('the replicas are equal'), 2, output)
 
     def test_progress_bars_are_for_terminals(self):
         script = shlex.join([sys.executable, '-m', 'lockstep.run', '-n', '2', '--foreground', '0',

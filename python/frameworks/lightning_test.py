@@ -309,6 +309,20 @@ class Ranks(unittest.TestCase):
             dist.all_gather(of_ranks, parameter.detach())
             self.assertTrue(torch.equal(*of_ranks))
 
+    def test_replicas_are_compared_with_any_strategy(self):
+        class Drifting(Classifier):
+            def on_train_epoch_end(self):  # before the callback's
+                if self.current_epoch == 1 and self.global_rank == 1:
+                    self.net[3].bias.data[7] += 1
+
+        for strategy in ('lockstep', 'ddp'):
+            with self.subTest(strategy):
+                trainer(strategy, max_epochs=1, callbacks=[lockstep.lightning.CheckReplicas()]).fit(Drifting(), loader())
+                fitted = trainer(strategy, max_epochs=3, callbacks=[lockstep.lightning.CheckReplicas()])
+                with self.assertRaisesRegex(lockstep.DataLoss, r"'net.3.bias' \(f32\[10\]\), at \[7\]: rank 0 has"):
+                    fitted.fit(Drifting(), loader())
+                self.assertEqual(fitted.current_epoch, 1)
+
     def test_every_name_that_lightning_has_for_ddp(self):
         for registry in (pl.strategies.StrategyRegistry, lightning.fabric.strategies.STRATEGY_REGISTRY):
             for name in registry.available_strategies():

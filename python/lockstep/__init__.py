@@ -24,7 +24,7 @@ from lockstep.communicator import (AND, ANY_SOURCE, ANY_TAG, AVG, CUDA, EVERY_RA
                                    Communicator, Memory, Message, Work, init)
 from lockstep.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
                              InvalidArgument, NotFound, OutOfRange, PermissionDenied, ResourceExhausted, Unavailable, Unimplemented)
-from lockstep.reducer import Parameter, Reducer
+from lockstep.reducer import Parameter, Reducer, check_replicas
 
 _last_words.install()
 __version__ = '.'.join(str(_lib.lockstep_version() // part % 100) for part in (10000, 100, 1))

@@ -39,6 +39,7 @@ from lockstep.errors import (
 from lockstep.reducer import (
     Parameter as Parameter,
     Reducer as Reducer,
+    check_replicas as check_replicas,
 )
 
 __version__: str

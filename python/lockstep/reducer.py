@@ -20,7 +20,7 @@ import weakref
 from lockstep import at_exit, options, tensors, works
 from lockstep._native import ffi, lib
 from lockstep.communicator import own, read_list
-from lockstep.errors import Error, FailedPrecondition, InvalidArgument, check, take_text, to_error
+from lockstep.errors import Error, FailedPrecondition, InvalidArgument, check, take_text, to_error, to_exception
 
 _AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVERAGING_AFTER, 'none': lib.LOCKSTEP_AVERAGING_NONE,
               'in_collective': lib.LOCKSTEP_AVERAGING_IN_COLLECTIVE, 'predivide': lib.LOCKSTEP_AVERAGING_PREDIVIDE}
@@ -31,7 +31,7 @@ _DTYPE_NAMES = {value: name for name, value in tensors.NAMES.items()}
 _LISTS = {'bucket_caps_bytes': ('bucket_cap_count', 'int64_t[]'), 'delayed': ('delayed_count', 'size_t[]')}  # options, their count and type
 # Fields that are no options.
 _NOT_GIVEN = {'hook', 'hook_name', 'hook_issue', 'hook_start', 'hook_context', 'hook_release', 'optimizer_context', 'optimizer_release',
-              'bucket_cap_count', 'delayed_count'}
+              'bucket_cap_count', 'delayed_count', 'replicas', 'replica_count', 'on_drift', 'drift_context', 'drift_release'}
 
 
 class Parameter:
@@ -43,6 +43,59 @@ class Parameter:
                  device_index=0):
         self.name, self.shape, self.dtype, self.strides = name, tuple(shape), dtype, strides
         self.ignored, self.sparse, self.device_kind, self.device_index = ignored, sparse, device_kind, device_index
+
+    def _describe(self, c, kept):
+        def keep(made):
+            kept.append(made)
+            return made
+        c.struct_size = ffi.sizeof('lockstep_parameter')
+        c.name = keep(ffi.new('char[]', (self.name or '').encode()))
+        c.shape = keep(ffi.new('int64_t[]', list(self.shape) or 1))
+        c.dimensions = len(self.shape)
+        if self.strides is not None:
+            c.strides = keep(ffi.new('int64_t[]', list(self.strides) or 1))
+        dtype = tensors.NAMES.get(self.dtype)
+        if dtype is None:
+            raise InvalidArgument(f"parameter {self.name}: Lockstep has no dtype '{self.dtype}'")
+        c.dtype, c.device_kind, c.device_index = dtype, self.device_kind, self.device_index
+        c.ignored, c.sparse = self.ignored, self.sparse
+
+
+def _table(rows, kept):
+    """A lockstep_parameter[] of the rows; `kept` gets what it points to."""
+    table = ffi.new('lockstep_parameter[]', len(rows))
+    for row, c in zip(rows, table):
+        row._describe(c, kept)
+    return table
+
+
+def _addresses(addresses):
+    return ffi.new('uintptr_t[]', addresses)
+
+
+def check_replicas(communicator, arrays):
+    """Compares arrays that should be equal on all ranks, byte by byte: {name: array}, with the same names and order on all ranks. Every rank
+    calls it. Blocks.
+
+    ERRORS  DataLoss            arrays differ: the same text on every rank, with the ranks that differ from the majority, and of the first
+                                such array the first element that differs and its values. `parameter` is the array's index
+            FailedPrecondition  names, shapes or dtypes differ
+    """
+    read = [(name, tensors.read(array, name, False)) for name, array in arrays.items()]
+    rows = [Parameter(name, list(one.c.shape[0:one.c.dimensions]), _DTYPE_NAMES[one.c.dtype], None, False, False, one.c.device_kind,
+                      one.c.device_index) for name, one in read]
+    check_replicas_at(communicator, rows, [_address(one.c.data) for _, one in read], read)
+
+
+def check_replicas_at(communicator, rows, addresses, owners):
+    """check_replicas of memory that Parameters describe, at addresses, of which 0 is that of a tensor that this rank does not have. For
+    frameworks."""
+    kept = [owners]
+    table, data = _table(rows, kept), _addresses(addresses)
+
+    def compare(c, _kept=kept):
+        return lib.lockstep_check_replicas(c, table, ffi.cast('void**', data), len(rows))
+    communicator._wait_for(compare)
 
 
 class HookBucket:
@@ -146,7 +199,7 @@ class Completion:
 class Reducer:
     """See the module."""
 
-    def __init__(self, communicator, parameters, optimizer_step=None, hook=None, **options):
+    def __init__(self, communicator, parameters, optimizer_step=None, hook=None, replicas=(), on_drift=None, **options):
         """Makes a reducer. Every rank calls it, with equal tables and options: FailedPrecondition names rank, parameter and difference.
 
         parameters: Parameters, or tuples of their arguments. options: the fields of lockstep_reducer_options in lockstep.h
@@ -154,19 +207,22 @@ class Reducer:
         'in_collective' or 'predivide', compression 'float16' or 'bfloat16'. hook: a name ('fp16_compress', ...), or hook(bucket,
         completion), which averages each HookBucket and tells the Completion. optimizer_step(bucket) is called with a ReducedBucket as soon
         as that is averaged. Both are called on threads of the library's.
+        replicas: Parameters that describe tensors which stay equal on all ranks, such as the model's parameters. Each step compares some of
+        them (begin_backward). If they differ, on_drift(error) gets the DataLoss that check_replicas raises, in begin_backward, on every
+        rank; an exception ends the step before it begins. None: rank 0 logs the first difference.
         """
         rows = [row if isinstance(row, Parameter) else Parameter(*row) for row in parameters]
         self.parameters = rows
         self._kept = []
-        table = ffi.new('lockstep_parameter[]', len(rows))
-        for row, c in zip(rows, table):
-            self._describe(row, c)
+        table = _table(rows, self._kept)
+        replicas = list(replicas)
         self._optimizer_step = optimizer_step
         self._hook = hook if callable(hook) else None
+        self._on_drift = on_drift
         self._weak = _Weak(self)
         self._context = ffi.new_handle(self._weak)
         out = ffi.new('lockstep_reducer**')
-        check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook), out))
+        check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook, replicas), out))
         self.borrowed = []  # what the step uses: kept until it is over
         self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy, (self.borrowed, self._context, self._weak))
         self.communicator = communicator
@@ -182,19 +238,6 @@ class Reducer:
         self._kept.append(made)
         return made
 
-    def _describe(self, row, c):
-        c.struct_size = ffi.sizeof('lockstep_parameter')
-        c.name = self._keep(ffi.new('char[]', (row.name or '').encode()))
-        c.shape = self._keep(ffi.new('int64_t[]', list(row.shape) or 1))
-        c.dimensions = len(row.shape)
-        if row.strides is not None:
-            c.strides = self._keep(ffi.new('int64_t[]', list(row.strides) or 1))
-        dtype = tensors.NAMES.get(row.dtype)
-        if dtype is None:
-            raise InvalidArgument(f"parameter {row.name}: Lockstep has no dtype '{row.dtype}'")
-        c.dtype, c.device_kind, c.device_index = dtype, row.device_kind, row.device_index
-        c.ignored, c.sparse = row.ignored, row.sparse
-
     @staticmethod
     def _gradient(row, c):
         tensor = ffi.new('lockstep_tensor*')
@@ -202,7 +245,7 @@ class Reducer:
         tensor.device_kind, tensor.device_index = c.device_kind, c.device_index
         return tensor
 
-    def _read(self, given, hook):
+    def _read(self, given, hook, replicas):
         options.check_names('lockstep_reducer_options', given, _NOT_GIVEN)
         made = {name: value for name, value in given.items() if name not in _LISTS}
         made['averaging'] = _one_of('averaging', _AVERAGING, 'before' if given.get('averaging') is None else given['averaging'])
@@ -221,6 +264,10 @@ class Reducer:
                 made[count] = len(made[name])
         if self._optimizer_step is not None:
             made.update(optimizer_step=lib.lockstep_py_optimizer_step, optimizer_context=self._context)
+        if replicas:
+            made.update(replicas=_table(replicas, self._kept), replica_count=len(replicas))
+        if self._on_drift is not None:
+            made.update(on_drift=lib.lockstep_py_on_drift, drift_context=self._context)
         return self._keep(options.fill('lockstep_reducer_options', made))
 
     def close(self):
@@ -263,17 +310,20 @@ class Reducer:
 
     # ---- A step
 
-    def begin_backward(self, no_sync=False, unused=None, stream=None):
+    def begin_backward(self, no_sync=False, unused=None, stream=None, replicas=None):
         """Begins a step. no_sync: nothing is sent, gradients accumulate. unused: these parameters are, with find_unused_parameters;
-        None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. Also raises, once, an error of another
-        rank that came too late for its own step's end."""
+        None: those without a mark at the end. stream: a lockstep_stream*, for gradients on a device. replicas: the addresses of the tensors
+        of that argument of the reducer's, 0 for one that is left out of this step; None: all of them are. Also raises, once, an error of
+        another rank that came too late for its own step's end."""
         c_options = ffi.NULL
-        if no_sync or unused is not None or stream is not None:
+        if no_sync or unused is not None or stream is not None or replicas is not None:
             c_options = self._backward
             c_options.struct_size = ffi.sizeof('lockstep_backward_options')
             c_options.no_sync, c_options.stream = no_sync, stream or ffi.NULL
             given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
             c_options.unused_given, c_options.unused, c_options.unused_count = unused is not None, given, len(unused or ())
+            data = ffi.NULL if replicas is None else _addresses(replicas)
+            c_options.replicas = ffi.cast('void**', data)
         check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))
         # Not before: if it is refused, a step that is under way goes on with them.
         self.borrowed.clear()
@@ -467,6 +517,21 @@ def lockstep_py_optimizer_step(context, bucket):
         reducer._optimizer_step(ReducedBucket(bucket))
     except BaseException as error:  # all of it is the step's error
         return to_error(error)
+    return ffi.NULL
+
+
+@at_exit.called_by_library
+def lockstep_py_on_drift(context, drift):
+    error, reducer = to_exception(drift), ffi.from_handle(context).reducer()
+    try:
+        if reducer is not None:
+            reducer._on_drift(error)
+    except BaseException as raised:  # all of it is begin_backward's error
+        if raised is error:
+            return drift  # with its data
+        lib.lockstep_error_free(drift)
+        return to_error(raised)
+    lib.lockstep_error_free(drift)
     return ffi.NULL
 
 

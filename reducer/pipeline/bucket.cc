@@ -19,7 +19,7 @@ TensorView DenseView(const Parameter& parameter, void* data) {
 
 Bucket::Bucket(const BucketPlan::Bucket& plan, size_t index, char* flat, char* views, Bucket* before)
     : slots(plan.slots.size()),
-      own_trailer(flat == nullptr ? StatusTrailer::Elements(plan.slots.size()) + 1 : 0),
+      own_trailer(flat == nullptr ? plan.trailer_elements() + 1 : 0),
       plan_(&plan),
       index_(index),
       flat_(flat),
@@ -47,6 +47,7 @@ void Bucket::Reset() {
   failed = 0;
   joined = 0;
   unplanned = 0;
+  hashes_differ = false;
   copied_out_well = false;
 }
 
@@ -63,6 +64,7 @@ void Bucket::ReadTrailer(const StatusTrailer& trailer) {
   failed = trailer.Count(StatusTrailer::kFailed);
   joined = trailer.Count(StatusTrailer::kJoined);
   unplanned = trailer.Count(StatusTrailer::kUnplanned);
+  hashes_differ = plan_->hashed && trailer.HashesDiffer(StatusTrailer::Hash(slots.size()));
   if (failed > 0) return;
   for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = trailer.Count(StatusTrailer::Used(s)) > 0;
 }

@@ -63,7 +63,7 @@ class Bucket {
   // Whether gradients live where they are reduced.
   bool in_place() const { return views_ != nullptr && views_ == flat_; }
   bool in_pieces() const { return flat_ == nullptr; }
-  size_t trailer_bytes() const { return StatusTrailer::Elements(slots.size()) * SizeOf(plan_->wire); }
+  size_t trailer_bytes() const { return plan_->trailer_elements() * SizeOf(plan_->wire); }
   StatusTrailer Trailer(float one) {
     if (in_pieces()) return StatusTrailer(reinterpret_cast<char*>(own_trailer.data()), DType::kF32, one);
     return StatusTrailer(flat_ + plan_->trailer * SizeOf(plan_->wire), plan_->wire, one);
@@ -127,6 +127,7 @@ class Bucket {
   int failed = 0;                // ranks whose failure makes this no average
   int joined = 0;                // ranks without inputs
   int unplanned = 0;             // ranks that do not hold the next plan
+  bool hashes_differ = false;    // of the ranks' replicas
   bool copied_out_well = false;  // the averages are where they go
 
   // Kept from step to step.

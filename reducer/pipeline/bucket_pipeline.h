@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/device/device.h"
@@ -37,6 +38,7 @@
 #include "reducer/pipeline/comm_hook.h"
 #include "reducer/pipeline/step_outcome.h"
 #include "reducer/plan/parameter.h"
+#include "reducer/plan/status_trailer.h"
 #include "reducer/report/record.h"
 #include "reducer/sparse/sparse_gradient.h"
 
@@ -97,8 +99,9 @@ class BucketPipeline {
     StepRecord* record = nullptr;
     uint64_t number = 0;
     size_t buckets = 0;
-    bool planned = false;  // this rank holds the next plan
-    bool joined = false;   // this rank has no inputs, and waits without a deadline
+    bool planned = false;                           // this rank holds the next plan
+    bool joined = false;                            // this rank has no inputs, and waits without a deadline
+    absl::optional<uint32_t> hash = absl::nullopt;  // of this rank's replica
     // Of a captured step, else null: memory of the host to which each replay copies the last bucket's status trailer.
     // The host follows no replay. Every stream of ours is part of the capture from the first bucket to MakeWait.
     char* replayed_trailer = nullptr;
@@ -161,6 +164,20 @@ class BucketPipeline {
   bool ReducesTrailerAlone(const Bucket& bucket) const { return settings_.hook != nullptr || bucket.plan().sparse; }
   // The value of a set entry of the trailer: the reduction turns it into 1.
   float One(const Bucket& bucket) const { return (ReducesTrailerAlone(bucket) ? sum_ : settings_.factors).one; }
+  // Calls set(entry) for each entry of the bucket's status trailer that this rank sets. The bucket is about to be sent.
+  template <typename Set>
+  void SetEntries(const Bucket& bucket, Set&& set) const {
+    if (step_.outcome->MarksFailed(bucket.index())) set(StatusTrailer::kFailed);
+    if (step_.joined) set(StatusTrailer::kJoined);
+    if (!step_.planned) set(StatusTrailer::kUnplanned);
+    for (size_t s = 0; s < bucket.slots.size(); ++s) {
+      if (bucket.slots[s].used) set(StatusTrailer::Used(s));
+    }
+    if (!bucket.plan().hashed || !step_.hash.has_value()) return;
+    for (const size_t entry : StatusTrailer::EntriesOf(*step_.hash, StatusTrailer::Hash(bucket.slots.size()))) {
+      set(entry);
+    }
+  }
   // A request for an all-reduce of the bucket, without what is reduced.
   CollectiveRequest AllReduceFor(const Bucket& bucket) const;
   // Takes the result of the all-reduce, of so many bytes, from Communicator::Enqueue.

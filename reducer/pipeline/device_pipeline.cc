@@ -180,14 +180,9 @@ class DevicePipeline final : public BucketPipeline {
 
   std::vector<kernels::BucketEntry> TrailerEntries(Bucket& bucket) {
     const float one = One(bucket);
-    std::vector<kernels::BucketEntry> entries(StatusTrailer::Elements(bucket.slots.size()));
+    std::vector<kernels::BucketEntry> entries(bucket.plan().trailer_elements());
     for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().trailer + e;
-    if (step_.outcome->MarksFailed(bucket.index())) entries[StatusTrailer::kFailed].value = one;
-    if (step_.joined) entries[StatusTrailer::kJoined].value = one;
-    if (!step_.planned) entries[StatusTrailer::kUnplanned].value = one;
-    for (size_t s = 0; s < bucket.slots.size(); ++s) {
-      if (bucket.slots[s].used) entries[StatusTrailer::Used(s)].value = one;
-    }
+    SetEntries(bucket, [&entries, one](size_t entry) { entries[entry].value = one; });
     return entries;
   }
 
@@ -234,7 +229,7 @@ class DevicePipeline final : public BucketPipeline {
     }
     static_assert(StatusTrailer::kFailed == 0, "it is the first entry that is copied");
     StatusTrailer trailer(bucket.told_trailer.data(), bucket.plan().wire, One(bucket));
-    trailer.Clear(bucket.slots.size());
+    trailer.Clear(bucket.plan().trailer_elements());
     if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
   }
 

@@ -111,13 +111,8 @@ class HostPipeline final : public BucketPipeline {
   // On the streams' threads.
   void WriteTrailer(Bucket& bucket) {
     StatusTrailer trailer = bucket.Trailer(bucket.in_pieces() ? 1 : One(bucket));
-    trailer.Clear(bucket.slots.size());
-    if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
-    if (step_.joined) trailer.Set(StatusTrailer::kJoined);
-    if (!step_.planned) trailer.Set(StatusTrailer::kUnplanned);
-    for (size_t s = 0; s < bucket.slots.size(); ++s) {
-      if (bucket.slots[s].used) trailer.Set(StatusTrailer::Used(s));
-    }
+    trailer.Clear(bucket.plan().trailer_elements());
+    SetEntries(bucket, [&trailer](size_t entry) { trailer.Set(entry); });
   }
 
   void GatherSparse(Bucket& bucket) {

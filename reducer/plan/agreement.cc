@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/device/device.h"
 #include "base/error_info.h"
+#include "base/rank_list.h"
 #include "base/status.h"
 #include "xxhash.h"
 
@@ -72,16 +73,6 @@ absl::Status BroadcastFromZero(Communicator& communicator, std::string& bytes, b
   request.output = bytes.data();
   request.by_holder = by_holder;
   return communicator.Run(request);
-}
-
-// "rank 3", "ranks 0, 2-5".
-std::string RankList(const std::vector<int>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
-    runs.push_back(end - begin == 1 ? absl::StrCat(ranks[begin]) : absl::StrCat(ranks[begin], "-", ranks[end - 1]));
-  }
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
 }
 
 // Of each setting that differs the values, in the order of the lowest ranks that have them.

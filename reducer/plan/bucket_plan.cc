@@ -198,6 +198,11 @@ BucketPlan LayOut(absl::Span<const Parameter> parameters, const PlanRules& rules
       Append(plan, parameters, rules, delayed, /*delayed=*/true);
     }
   }
+  if (rules.hashes_replicas && !plan.buckets.empty()) {
+    BucketPlan::Bucket& last = plan.buckets.back();
+    last.hashed = true;
+    last.elements = last.trailer + last.trailer_elements();
+  }
   return plan;
 }
 
@@ -226,6 +231,7 @@ size_t PlanBytesMax(absl::Span<const Parameter> parameters, const PlanRules& rul
     Append(alone, parameters, rules, {index}, /*delayed=*/false);
     bytes += AlignElements(alone.buckets[0].bytes(), 1);
   }
+  if (rules.hashes_replicas) bytes += AlignElements(StatusTrailer::kHashEntries * SizeOf(DType::kComplex128), 1);
   return bytes;
 }
 

@@ -25,6 +25,7 @@
 #include "base/device/device.h"
 #include "base/types/dtype.h"
 #include "reducer/plan/parameter.h"
+#include "reducer/plan/status_trailer.h"
 
 namespace lockstep {
 
@@ -38,6 +39,7 @@ struct PlanRules {
   absl::optional<DType> wire = absl::nullopt;
   std::vector<size_t> delayed = {};  // parameters
   size_t delayed_trigger = 0;        // not delayed; unused if nothing is delayed
+  bool hashes_replicas = false;      // the last bucket's status trailer has a hash
 };
 
 // INVALID_ARGUMENT: there are no caps; the wire dtype is no 16-bit float; a delayed parameter is out of range, named
@@ -67,7 +69,11 @@ struct BucketPlan {
     size_t trailer = 0;  // its offset, in elements
     bool delayed = false;
     bool sparse = false;
+    bool hashed = false;  // the trailer ends with a hash
 
+    size_t trailer_elements() const {
+      return StatusTrailer::Elements(slots.size()) + (hashed ? StatusTrailer::kHashEntries : 0);
+    }
     size_t bytes() const { return elements * SizeOf(wire); }
   };
 

@@ -22,7 +22,7 @@ class Trailer {
       : dtype_(dtype),
         memory_(StatusTrailer::Elements(kSlots) * SizeOf(dtype), '\x5A'),
         trailer_(&memory_[0], dtype, one) {
-    trailer_.Clear(kSlots);
+    trailer_.Clear(StatusTrailer::Elements(kSlots));
   }
 
   StatusTrailer& operator*() { return trailer_; }
@@ -120,6 +120,32 @@ TEST(StatusTrailer, CountsWhateverItIsMultipliedBy) {
       Trailer sum = Reduced(dtype, 3, factor, 1.0 / factor);
       EXPECT_EQ(sum->Count(StatusTrailer::Used(0)), 3) << Name(dtype) << " times " << factor;
       EXPECT_EQ(sum->Count(StatusTrailer::Used(1)), 1) << Name(dtype) << " times " << factor;
+    }
+  }
+}
+
+// Of any two ranks, in every dtype, whatever the average's factors are.
+TEST(StatusTrailer, TellsWhetherHashesDiffer) {
+  constexpr size_t kFirst = 3;
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
+    for (const uint32_t other : {0x12345678U, 0x12345679U, 0x92345678U, ~0x12345678U, 0U}) {
+      for (const int ranks : {2, 9, 300}) {
+        std::string sum((kFirst + StatusTrailer::kHashEntries) * SizeOf(dtype), '\0');
+        for (int rank = 0; rank < ranks; ++rank) {
+          std::string mine(sum.size(), '\0');
+          StatusTrailer trailer(&mine[0], dtype, 1);
+          // The last but one has another hash, and the last has none.
+          const uint32_t hash = rank == ranks - 2 ? other : 0x12345678U;
+          if (rank < ranks - 1) {
+            for (const size_t entry : StatusTrailer::EntriesOf(hash, kFirst)) trailer.Set(entry);
+          }
+          auto add = kernels::CombineFor(dtype, ReduceOp::kSum);
+          LOCKSTEP_ASSERT_OK(add);
+          (*add)(&sum[0], sum.data(), mine.data(), sum.size() / SizeOf(dtype));
+        }
+        EXPECT_EQ(StatusTrailer(&sum[0], dtype, 1).HashesDiffer(kFirst), ranks > 2 && other != 0x12345678U)
+            << Name(dtype) << " " << other << " " << ranks;
+      }
     }
   }
 }

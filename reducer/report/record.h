@@ -74,6 +74,7 @@ struct StepRecord {
   StepTime backward_begin;  // BeginBackward
   StepTime end_called;      // EndBackward was called,
   StepTime end;             // and returned, with a stream before the buckets are done
+  StepInterval replicas;    // BeginBackward checked a part of the replica
   std::vector<BucketRecord> buckets;
   std::vector<uint32_t> ready_order;   // parameters, as they were marked
   int64_t unused_parameter_bytes = 0;  // of parameters that had no gradient on this rank

@@ -58,6 +58,7 @@ ReducerStatistics Statistics(const StepRecord& record) {
   ReducerStatistics statistics;
   statistics.steps = static_cast<int64_t>(record.step);
   if (IsRecorded(record.end_called)) statistics.backward_ms = Milliseconds(record.end_called - record.backward_begin);
+  statistics.replicas_ms = Milliseconds(Length(record.replicas));
   StepClock::duration communication{};
   StepClock::duration exposed{};
   for (const StepInterval& interval : OnTheWire(record)) {

@@ -26,6 +26,7 @@ struct ReducerStatistics {
   int64_t bytes_reduced = 0;
   int buckets = 0;
   int buckets_launched_in_backward = 0;
+  double replicas_ms = 0;  // in BeginBackward, to check a part of the replicas
 
   double hidden_ms() const { return communication_ms - exposed_ms; }
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/rank_list.h"
 
 namespace lockstep::control {
 namespace {
@@ -51,17 +52,6 @@ std::string Whereabouts(const Progress& progress, bool plural) {
 }
 
 }  // namespace
-
-std::string RankList(absl::Span<const int> ranks) {
-  std::vector<std::string> ranges;
-  for (size_t begin = 0; begin < ranks.size();) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    ranges.push_back(end - begin == 1 ? absl::StrCat(ranks[begin]) : absl::StrCat(ranks[begin], "-", ranks[end - 1]));
-    begin = end;
-  }
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranges, ", "));
-}
 
 std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank) {
   // For each option the ranks that have each value. Ordered maps, so that the text is the same from run to run.

@@ -14,9 +14,6 @@
 
 namespace lockstep::control {
 
-// "rank 3", "ranks 2, 5-7".
-std::string RankList(absl::Span<const int> ranks);
-
 // "chunk_bytes: 262144 on ranks 0-2, 65536 on rank 3; algorithm: ring on rank 0, not set on ranks 1-3". Empty when all
 // ranks have the same options; their order does not matter.
 std::string OptionDifferences(absl::Span<const std::vector<AgreedOption>* const> by_rank);

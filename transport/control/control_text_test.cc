@@ -14,13 +14,6 @@
 namespace lockstep::control {
 namespace {
 
-TEST(RankList, CompressesRanges) {
-  EXPECT_EQ(RankList({3}), "rank 3");
-  EXPECT_EQ(RankList({0, 1}), "ranks 0-1");
-  EXPECT_EQ(RankList({2, 5, 6, 7}), "ranks 2, 5-7");
-  EXPECT_EQ(RankList({0, 2, 4}), "ranks 0, 2, 4");
-}
-
 std::string Differences(const std::vector<std::vector<AgreedOption>>& options) {
   std::vector<const std::vector<AgreedOption>*> by_rank;
   for (const auto& one : options) by_rank.push_back(&one);

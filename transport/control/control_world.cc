@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
+#include "base/rank_list.h"
 #include "transport/control/control_text.h"
 
 namespace lockstep::control {

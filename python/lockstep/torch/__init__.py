@@ -19,6 +19,7 @@ _require_torch()
 from lockstep.torch.backend import register as _register  # noqa: E402
 from lockstep.torch.launched import init  # noqa: E402
 from lockstep.torch.parallel import DistributedDataParallel  # noqa: E402
+from lockstep.torch.replicas import DriftWarning, check_replicas  # noqa: E402
 from lockstep.torch.sync_batch_norm import SyncBatchNorm  # noqa: E402
 
 _register()  # PyTorch 2.14 is the first that finds it by its entry point

@@ -62,12 +62,12 @@ class Averager:
     """See the module. Owns its reducer; the communicator stays the caller's."""
 
     def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
-                 explain=None, **options):
+                 explain=None, replicas=None, full=None, **options):
         """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters
         whose gradients are sparse. hook: see Reducer.
         optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
         whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
-        step that failed. options: those of the reducer."""
+        step that failed. replicas: a Replicas, or None; full(): see Replicas.addresses. options: those of the reducer."""
         self.names = [name for name, _ in named_parameters]
         self.parameters = [parameter for _, parameter in named_parameters]
         self._check_sharing(optimizer_step)
@@ -83,6 +83,9 @@ class Averager:
         if optimizer_step and self._on_device:
             raise lockstep.Unimplemented('optimizers in backward on a GPU: take the step after the backward')
         self._step = optimizer_step
+        self._replicas, self._full = replicas, full
+        if replicas is not None:
+            options.update(replicas=replicas.rows, on_drift=replicas.drifted)
         self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
         self.records = Records(group, self.reducer, self.parameters)
         self._recording = None  # the records of the backward under way; None outside a backward
@@ -224,10 +227,11 @@ class Averager:
     def _skipped(self):
         return [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))]
 
-    def _begin_step(self, task, unused):
+    def _begin_step(self, task, unused, joined=False):
         # The new plan is in use since an earlier step. begin_backward may launch buckets, whose hooks read this.
         self.planned = self.planned or self.reducer.plan_version > 1
-        self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream())
+        compared = None if self._replicas is None or joined else self._replicas.addresses(self._full and self._full())
+        self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream(), replicas=compared)
         self._recording = self.records.begin()
         self._triggered = False
         self._copies.clear()
@@ -446,7 +450,7 @@ class Averager:
 
     def shadow(self):
         """A step of the other ranks, with zeros of this one."""
-        self._begin_step(-1, list(range(len(self.parameters))))
+        self._begin_step(-1, list(range(len(self.parameters))), joined=True)
         try:
             if not self._find_unused:
                 for index, parameter in enumerate(self.parameters):

@@ -9,7 +9,7 @@ import inspect
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook
 
 import lockstep
 from lockstep.torch import memory
@@ -117,6 +117,11 @@ def named(hook, state, group):
         return _BUILTIN_TYPES[hook]
     # With another group torch's hook is not the reducer's.
     return _BUILTIN.get(hook) if state is None or state is group else None
+
+
+def averages(hook):
+    """Whether all ranks have the same gradients after a hook, as far as that is known."""
+    return hook not in ('noop', post_localSGD_hook.post_localSGD_hook)
 
 
 def adapt(hook, state, parameters):

@@ -25,6 +25,7 @@ from lockstep.torch.buffers import Buffers, broadcast
 from lockstep.torch.groups import communicator_of, default_group, follow_timeout
 from lockstep.torch.layout import Layout
 from lockstep.torch.precision import Precision
+from lockstep.torch.replicas import Replicas, compare, local_parts, tensors_of
 from lockstep.torch.sync_batch_norm import SyncBatchNorm
 
 _MIB = 1 << 20
@@ -42,6 +43,11 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     optimizer_step   optimizer_step(parameters) is called for each bucket as soon as it is averaged, with averages in .grad, on the thread
                      lockstep-opt, while later buckets are under way. Errors come from backward().
+    on_drift         Each backward that averages also compares a 64th of the replicas' parameters between the ranks. If they differ, 'warn'
+                     warns once, on rank 0, and names the parameter, the element and the ranks; 'raise' raises that lockstep.DataLoss from
+                     backward(), on all ranks; a function gets it. None compares nothing, as do hooks that do not average ('noop',
+                     post_localSGD_hook). Buffers, frozen and ignored parameters, and ranks without inputs (join), are not compared.
+    may_drift        names of further parameters that are not compared.
     others           options of lockstep.Reducer: averaging, compression, trace_path, caps_from_last, plan, no_replan, ...
                      Where processes share too few cores, gradient_memory='copied' takes less time: ranks wait for each other less often.
 
@@ -73,7 +79,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                  bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False, gradient_as_bucket_view=False, static_graph=False,
                  delay_all_reduce_named_params=None, param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None,
                  skip_all_reduce_unused_params=False, bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None,
-                 lazy_bucket_allocation=False, optimizer_step=None, **reducer_options):
+                 lazy_bucket_allocation=False, optimizer_step=None, on_drift='warn', may_drift=(), **reducer_options):
         """Collective. See the class, and torch.nn.parallel.DistributedDataParallel for torch's arguments."""
         torch.nn.Module.__init__(self)
         Joinable.__init__(self)
@@ -103,6 +109,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._hook = self._hook_name = None
         self._comm_hooks = []  # torch's: (hook, state)
         self._optimizer_step, self._overlapped = optimizer_step, False
+        self._on_drift, self._may_drift = on_drift, may_drift
         self._ends_itself, self._sample_rate, self._error = True, None, ''
         self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else getattr(ddp, '_DEFAULT_BUCKET_CAP_MB', 25)) * _MIB)
@@ -195,8 +202,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
         step = _step_in_backward if overlapped else self._optimizer_step
+        compares = self._on_drift is not None and hooks.averages(self._hook)
         averager = Averager(self.process_group, communicator, named, sparse, hook, step, overlapped, upcast=self._precision is not None,
-                            explain=_weak(self, '_explain'), **options)
+                            explain=_weak(self, '_explain'), full=self._precision and self._precision.full,
+                            replicas=Replicas(named, self._on_drift, self._may_drift, communicator.rank) if compares else None, **options)
         averager.ends_itself = self._ends_itself
         if self._sample_rate is not None:
             averager.reducer.set_logging_sample_rate(self._sample_rate)
@@ -337,6 +346,12 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def average_gradients(self):
         """Collective: averages the gradients that there are, without a backward pass, after those of no_sync()."""
         self._averager.average()
+
+    def check_replicas(self, optimizer=None):
+        """lockstep.torch.check_replicas of this module, between two steps. Collective; blocks. ERRORS lockstep.DataLoss"""
+        if self._precision is not None:
+            self._precision.restore()
+        compare(self._communicator, local_parts(tensors_of(self.module, optimizer, {*self.parameters_to_ignore, *self._may_drift})))
 
     def will_sync_module_buffers(self):
         """Whether the next forward pass copies buffers: it is the first one, or follows one whose backward averages."""

@@ -1,10 +1,12 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import distributed as ddp
+
+from lockstep.errors import DataLoss
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
     module: torch.nn.Module
@@ -32,6 +34,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         forward_sync_buffers: bool | None = None,
         lazy_bucket_allocation: bool = False,
         optimizer_step: Callable[[list[torch.nn.Parameter]], object] | None = None,
+        on_drift: Callable[[DataLoss], object] | Literal['warn', 'raise'] | None = 'warn',
+        may_drift: Iterable[str] = (),
         **reducer_options: Any,
     ) -> None: ...
     def close(self) -> None: ...
@@ -45,6 +49,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     @property
     def named_module_buffers(self) -> dict[str, torch.Tensor]: ...
     def average_gradients(self) -> None: ...
+    def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None: ...
     def will_sync_module_buffers(self) -> bool: ...
     def register_comm_hook(self, state: Any, hook: Callable[..., Any] | str) -> None: ...
     def join_hook(self, **kwargs: Any) -> Any: ...

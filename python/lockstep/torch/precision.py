@@ -57,6 +57,10 @@ class Precision:
     def _reached(self, _gradients):
         torch.autograd.Variable._execution_engine.queue_callback(self.restore)
 
+    def full(self):
+        """{id(parameter): its data in full precision} of the parameters that are in lower precision now."""
+        return {id(parameter): data for parameter, data in zip(self._parameters, self._full or ())}
+
     def restore(self):
         """Full precision again."""
         full, self._full = self._full, None

@@ -1,0 +1,202 @@
+// Replicas that are checked while they train.
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "reducer/reducer_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kTensors = 5;
+constexpr int kElements = 3000;  // 60,000 bytes: four slices
+constexpr uint64_t kCycle = 4;
+
+struct Mode {
+  std::string name;
+  std::function<void(ReducerOptions&)> set;
+};
+
+// Each has another pipeline, trailer or step.
+std::vector<Mode> Modes() {
+  return {
+      {"plain", [](ReducerOptions&) {}},
+      {"copied", [](ReducerOptions& options) { options.copy_gradients = true; }},
+      {"bf16", [](ReducerOptions& options) { options.compress = DType::kBF16; }},
+      {"predivided",
+       [](ReducerOptions& options) {
+         options.average = Average::kPredivide;
+         options.predivide_factor = 4;
+       }},
+      {"one bucket", [](ReducerOptions& options) { options.bucket_caps_bytes = {1 << 20}; }},
+      {"views", [](ReducerOptions& options) { options.gradient_as_bucket_view = true; }},
+      {"hook", [](ReducerOptions& options) { options.hook = MakeNoopHook(); }},
+      {"optimizer",
+       [](ReducerOptions& options) { options.optimizer = [](const ReducedBucket&) { return absl::OkStatus(); }; }},
+      {"find unused", [](ReducerOptions& options) { options.find_unused = true; }},
+      {"static graph", [](ReducerOptions& options) { options.static_graph = true; }},
+      {"uneven", [](ReducerOptions& options) { options.uneven_inputs = true; }},
+      {"in turns", [](ReducerOptions& options) { options.buckets_in_memory_max = 1; }},
+  };
+}
+
+// A worker with parameters, which stay as they are.
+class Model : public Worker {
+ public:
+  using Worker::Worker;
+
+  // A step over gradients that nobody looks at.
+  absl::Status Step(bool sync = true) {
+    const bool on_device = device() != nullptr;
+    BackwardOptions options;
+    options.sync = sync;
+    std::vector<const void*> data;
+    for (const auto& weights : weights_) data.push_back(weights.data());
+    options.replicas = data;
+    options.stream = on_device ? &stream() : nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(Begin(options));
+    for (const size_t index : order()) LOCKSTEP_EXPECT_OK(Mark(index, options.stream));
+    return End();
+  }
+  Device* device() { return OnHost() ? nullptr : communicator().accelerator(); }
+  ReachableVector<float>& weights(size_t index) { return weights_[index]; }
+  // Steps within which a difference is reported: a cycle of slices, and until it is known.
+  int steps_to_see() { return static_cast<int>(kCycle) + (OnHost() ? 1 : 4); }
+
+ private:
+  std::vector<ReachableVector<float>> weights_ =
+      std::vector<ReachableVector<float>>(kTensors, ReachableVector<float>(kElements, 1.0F));
+};
+
+void RunModels(int size, const Mode& mode, const std::function<void(Model&, std::vector<absl::Status>&)>& body,
+               const absl::Status& answer = absl::OkStatus()) {
+  SCOPED_TRACE(mode.name);
+  LoopbackWorld world(size, {}, ShortTimeout());
+  world.Run([&](Communicator& communicator) {
+    ReducerOptions options = Caps({0});
+    mode.set(options);
+    options.replicas = Vectors(kTensors, kElements);
+    std::vector<absl::Status> reports;
+    options.on_drift = [&](const absl::Status& drift) {
+      reports.push_back(drift);
+      return answer.ok() ? answer : drift;
+    };
+    Model model(communicator, Vectors(kTensors, kElements), options);
+    body(model, reports);
+  });
+}
+
+TEST(Replicas, ThatAreEqualAreNeverReported) {
+  for (const Mode& mode : Modes()) {
+    RunModels(3, mode, [&](Model& model, std::vector<absl::Status>& reports) {
+      for (int step = 0; step < 12; ++step) {
+        // They change, alike on all ranks.
+        model.weights(step % kTensors)[step] += 1;
+        LOCKSTEP_EXPECT_OK(model.Step());
+      }
+      EXPECT_THAT(reports, IsEmpty());
+    });
+  }
+}
+
+TEST(Replicas, OneBitIsReportedWithinACycleOnEveryRankAndAgainInTheNext) {
+  std::mt19937_64 random(3);
+  for (const Mode& mode : Modes()) {
+    const size_t tensor = random() % kTensors;
+    const size_t element = random() % kElements;
+    const auto rank = static_cast<int>(random() % 3);
+    RunModels(3, mode, [&](Model& model, std::vector<absl::Status>& reports) {
+      LOCKSTEP_EXPECT_OK(model.Step());
+      if (model.rank() == rank) model.weights(tensor)[element] = 1.5F;
+      for (int step = 0; step < model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      ASSERT_EQ(reports.size(), 1);
+      EXPECT_THAT(reports[0],
+                  Fails(absl::StatusCode::kDataLoss, absl::StrCat("at [", element, "]: rank ", rank, " has 1.5 (")));
+      EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
+      EXPECT_EQ(GetErrorInfo(reports[0]).failed_rank, rank);
+      for (int step = 0; step < 2 * static_cast<int>(kCycle); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      EXPECT_GE(reports.size(), 2);
+      EXPECT_LE(reports.size(), 3);
+      // Repaired.
+      if (model.rank() == rank) model.weights(tensor)[element] = 1;
+      for (int step = 0; step < model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      const size_t so_far = reports.size();
+      for (int step = 0; step < 2 * static_cast<int>(kCycle); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      EXPECT_EQ(reports.size(), so_far);
+    });
+  }
+}
+
+// Its answer is begin_backward's, on all ranks, and the next step may be tried.
+TEST(Replicas, ADriftEndsTheStepIfTheEmbedderWishes) {
+  for (const Mode& mode : Modes()) {
+    RunModels(
+        2, mode,
+        [&](Model& model, std::vector<absl::Status>& reports) {
+          LOCKSTEP_EXPECT_OK(model.Step());
+          model.weights(2)[7] = static_cast<float>(model.rank());
+          int failed = 0;
+          for (int step = 0; step < model.steps_to_see() && failed == 0; ++step) {
+            const absl::Status status = model.Step();
+            failed += !status.ok();
+            if (!status.ok()) {
+              EXPECT_THAT(status,
+                          Fails(absl::StatusCode::kDataLoss, "begin_backward: replicas differ", "rank 0 has 0 ("));
+            }
+          }
+          EXPECT_EQ(failed, 1);
+          EXPECT_EQ(reports.size(), 1);
+          model.weights(2)[7] = 1;
+          for (int step = 0; step < 3; ++step) LOCKSTEP_EXPECT_OK(model.Step());
+        },
+        absl::DataLossError(""));
+  }
+}
+
+// Steps without sync compare nothing, and a rank that has joined takes part in comparisons without being compared.
+TEST(Replicas, OfJoinedRanksAndWithoutSyncMayDiffer) {
+  const Mode uneven = {"uneven", [](ReducerOptions& options) { options.uneven_inputs = true; }};
+  RunModels(3, uneven, [&](Model& model, std::vector<absl::Status>& reports) {
+    LOCKSTEP_EXPECT_OK(model.Step());
+    for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(model.Step(/*sync=*/false));
+    if (model.rank() == 2) {
+      model.weights(1)[0] = 3;
+      LOCKSTEP_EXPECT_OK(model.reducer().Join({}));
+      EXPECT_EQ(reports.size(), 1);  // of the others
+      return;
+    }
+    for (int step = 0; step < 10; ++step) LOCKSTEP_EXPECT_OK(model.Step());
+    EXPECT_THAT(reports, IsEmpty());
+    // Those that have inputs are compared.
+    model.weights(1)[0] = static_cast<float>(model.rank());
+    for (int step = 0; step < model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+    ASSERT_EQ(reports.size(), 1);
+    EXPECT_THAT(reports[0].message(), HasSubstr("rank 0 has 0 (0x00000000), rank 1 has 1 (0x3f800000)"));
+    LOCKSTEP_EXPECT_OK(model.reducer().Join({}));
+  });
+}
+
+TEST(Replicas, TablesAreComparedAndOnTheDeviceOfTheGradients) {
+  RunWorld(2, [](Communicator& communicator) {
+    ReducerOptions options = Caps({0});
+    options.replicas = Vectors(2, communicator.rank() == Rank(0) ? 4 : 5);
+    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(), FailedPrecondition("[4]", "[5]"));
+    options.replicas = Vectors(2, 4);
+    options.replicas[1].device = {DeviceKind::kCuda, 7};
+    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(),
+                InvalidArgument("replicas: parameter 1 ", "is on cuda:7"));
+    options.replicas = Vectors(2, 4);
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto reducer, Reducer::Create(&communicator, Vectors(1, 4), options));
+    const float weight[4] = {};
+    const std::vector<const void*> one = {weight};
+    BackwardOptions backward;
+    backward.replicas = one;
+    EXPECT_THAT(reducer->BeginBackward(backward),
+                InvalidArgument("begin_backward: replicas: 1 addresses for 2 tensors"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,164 @@
+#include "reducer/replicas/compare_replicas.h"
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error_info.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Parameter Tensor(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {}) {
+  Parameter tensor;
+  tensor.name = std::move(name);
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  tensor.strides = std::move(strides);
+  return tensor;
+}
+
+const std::vector<Parameter>& Table() {
+  static const auto* const table = new std::vector<Parameter>{
+      Tensor("weight", DType::kF32, {300, 1000}),
+      Tensor("transposed", DType::kF32, {30, 20}, {1, 30}),
+      Tensor("scalar", DType::kF64, {}),
+      Tensor("gaps", DType::kF32, {50, 40}, {64, 1}),
+      Tensor("empty", DType::kF32, {0}),
+      Tensor("half", DType::kBF16, {40001}),
+      Tensor("complex", DType::kComplex64, {3, 5}),
+  };
+  return *table;
+}
+
+// A rank's tensors, equal on all ranks.
+class Model {
+ public:
+  Model() {
+    for (const Parameter& tensor : Table()) {
+      memory_.emplace_back(tensor.name == "gaps" ? 49 * 256 + 160 : tensor.bytes(), '\1');
+    }
+  }
+
+  // With addresses of those tensors.
+  std::vector<const void*> data() const {
+    std::vector<const void*> addresses;
+    for (const std::string& bytes : memory_) addresses.push_back(bytes.data());
+    return addresses;
+  }
+  std::string& operator[](size_t tensor) { return memory_[tensor]; }
+
+ private:
+  std::vector<std::string> memory_;
+};
+
+absl::Status Compare(Communicator& communicator, const std::vector<const void*>& data) {
+  return CompareReplicas(communicator, Table(), data, {});
+}
+
+TEST(CompareReplicas, OfEqualReplicasFindsNothing) {
+  for (const int size : {1, 2, 3}) {
+    LoopbackWorld world(size);
+    world.Run([](Communicator& communicator) {
+      Model model;
+      LOCKSTEP_EXPECT_OK(Compare(communicator, model.data()));
+      // Gaps do not count, nor does a rank that does not have a tensor.
+      model[3][200] = static_cast<char>(communicator.rank().value());
+      LOCKSTEP_EXPECT_OK(Compare(communicator, model.data()));
+      std::vector<const void*> some = model.data();
+      if (communicator.rank() == Rank(0)) some[0] = nullptr;
+      LOCKSTEP_EXPECT_OK(Compare(communicator, some));
+      LOCKSTEP_EXPECT_OK(Compare(communicator, communicator.rank() == Rank(0) ? std::vector<const void*>() : some));
+    });
+  }
+}
+
+TEST(CompareReplicas, NamesTensorElementRanksAndValues) {
+  LoopbackWorld world(4);
+  world.Run([](Communicator& communicator) {
+    Model model;
+    const auto set = [&](size_t tensor, size_t element, float value) {
+      std::memcpy(&model[tensor][4 * element], &value, sizeof(value));
+    };
+    set(0, 123456, 0.25F);
+    set(1, 61, 1.5F);
+    if (communicator.rank() == Rank(2)) set(0, 123456, 0.5F);
+    if (communicator.rank() == Rank(3)) set(1, 61, -1.5F);
+    const absl::Status drift = Compare(communicator, model.data());
+    EXPECT_THAT(drift, StatusIs(absl::StatusCode::kDataLoss,
+                                "replicas differ in 2 of 7 tensors; ranks 2-3 differ from the majority. The first is "
+                                "parameter 0 'weight' (f32[300, 1000]), at [123, 456]: rank 2 has 0.5 (0x3f000000), "
+                                "ranks 0-1, 3 have 0.25 (0x3e800000)"));
+    EXPECT_EQ(GetErrorInfo(drift).parameter, 0);
+    EXPECT_EQ(GetErrorInfo(drift).failed_rank, 2);
+    // Of a transposed tensor the indices are those of its shape.
+    if (communicator.rank() == Rank(2)) set(0, 123456, 0.25F);
+    EXPECT_THAT(
+        Compare(communicator, model.data()),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'transposed' (f32[30, 20]), at [1, 2]: rank 3 has -1.5")));
+  });
+}
+
+TEST(CompareReplicas, OfTwoRanksNamesBothValuesAndNoMajority) {
+  LoopbackWorld world(2);
+  world.Run([](Communicator& communicator) {
+    Model model;
+    model[6][8] = static_cast<char>(communicator.rank().value());
+    const absl::Status drift = Compare(communicator, model.data());
+    EXPECT_THAT(
+        drift,
+        StatusIs(absl::StatusCode::kDataLoss,
+                 "replicas differ in 1 of 7 tensors. The first is parameter 6 'complex' (complex64[3, 5]), at [0, 1]: "
+                 "rank 0 has 0x0101010101010100, rank 1 has 0x0101010101010101"));
+    EXPECT_EQ(GetErrorInfo(drift).failed_rank, absl::nullopt);
+  });
+}
+
+// Any bit of any tensor, on any rank.
+TEST(CompareReplicas, FindsEveryBit) {
+  constexpr int kSize = 3;
+  LoopbackWorld world(kSize);
+  world.Run([](Communicator& communicator) {
+    Model model;
+    std::mt19937_64 random(11);  // the same on all ranks
+    for (int change = 0; change < 200; ++change) {
+      size_t tensor = 0;
+      size_t byte = 0;
+      do {
+        tensor = random() % Table().size();
+        byte = random() % (model[tensor].size() + 1);
+      } while (byte == model[tensor].size() || (tensor == 3 && byte % 256 >= 160));
+      const auto rank = static_cast<int>(random() % kSize);
+      const char bit = static_cast<char>(1 << random() % 8);
+      if (communicator.rank() == Rank(rank)) model[tensor][byte] ^= bit;
+      const absl::Status drift = Compare(communicator, model.data());
+      if (communicator.rank() == Rank(rank)) model[tensor][byte] ^= bit;
+      EXPECT_THAT(drift, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("replicas differ in 1 of 7 tensors; rank ")));
+      EXPECT_EQ(GetErrorInfo(drift).parameter, tensor);
+      EXPECT_EQ(GetErrorInfo(drift).failed_rank, rank);
+      size_t element = byte / SizeOf(Table()[tensor].dtype);
+      if (tensor == 3) element = byte / 256 * 40 + byte % 256 / 4;
+      std::vector<int64_t> shape = Table()[tensor].shape;
+      if (tensor == 1) std::swap(shape[0], shape[1]);
+      std::string place = shape.empty() ? "[]" : absl::StrCat("[", element, "]");
+      if (shape.size() == 2) {
+        const size_t row = element / shape[1];
+        const size_t column = element % shape[1];
+        place = tensor == 1 ? absl::StrCat("[", column, ", ", row, "]") : absl::StrCat("[", row, ", ", column, "]");
+      }
+      EXPECT_THAT(drift.message(), AllOf(HasSubstr(absl::StrCat("at ", place, ": ")),
+                                         HasSubstr(absl::StrCat(": rank ", rank, " has "))));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,54 @@
+#include "reducer/replicas/replica_check.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "reducer/replicas/compare_replicas.h"
+
+namespace lockstep {
+
+absl::StatusOr<std::unique_ptr<ReplicaCheck>> ReplicaCheck::Create(Communicator* communicator,
+                                                                   std::vector<Parameter> tensors, OnDrift on_drift,
+                                                                   Device* device,
+                                                                   const kernels::BucketKernels* kernels) {
+  std::unique_ptr<ReplicaCheck> check(new ReplicaCheck);
+  LOCKSTEP_ASSIGN_OR_RETURN(check->hash_, ReplicaHash::Create(tensors, device, kernels));
+  check->communicator_ = communicator;
+  check->tensors_ = std::move(tensors);
+  check->on_drift_ = std::move(on_drift);
+  check->device_ = device;
+  return check;
+}
+
+absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, uint64_t known_until,
+                                                                 absl::Span<const void* const> data, Stream* stream,
+                                                                 std::chrono::milliseconds timeout) {
+  if (differed_in_ != 0 && differed_in_ < known_until) {
+    differed_in_ = 0;
+    quiet_until_ = step + hash_->slices();
+    CompareOptions options;
+    options.stream = stream;
+    options.device = device_;
+    options.by_holder = true;
+    options.timeout = timeout;
+    const absl::Status compared = CompareReplicas(*communicator_, tensors_, data, options);
+    if (absl::IsDataLoss(compared)) {
+      if (on_drift_ != nullptr) {
+        LOCKSTEP_RETURN_IF_ERROR(on_drift_(compared));
+      } else if (!std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
+        LOCKSTEP_LOG(kWarning) << compared.message();
+      }
+    } else {
+      LOCKSTEP_RETURN_IF_ERROR(compared);
+      LOCKSTEP_LOG(kInfo) << "replicas differed for a step, and are equal again";
+    }
+  }
+  return hash_->Next(step, data, stream);
+}
+
+void ReplicaCheck::HashesDiffered(uint64_t step) {
+  if (step >= quiet_until_ && differed_in_ == 0) differed_in_ = step;
+}
+
+}  // namespace lockstep
