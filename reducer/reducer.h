@@ -78,8 +78,8 @@
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/bucket_memory.h"
 #include "reducer/pipeline/bucket_pipeline.h"
+#include "reducer/pipeline/gradient_claims.h"
 #include "reducer/pipeline/step_outcome.h"
-#include "reducer/pipeline/written_ranges.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 #include "reducer/plan/replanner.h"
@@ -151,8 +151,8 @@ class Reducer {
   absl::Status BeginBackward(const BackwardOptions& options);
 
   // The gradient of a parameter is final: now (null stream), or when `stream` reaches this point.
-  // ERRORS  INVALID_ARGUMENT     an index out of range; a gradient that does not match the table; memory into which another parameter's
-  //                              average goes in this backward
+  // ERRORS  INVALID_ARGUMENT     an index out of range; a gradient that does not match the table; memory that another parameter has, of
+  //                              this reducer or of another one (reducer/pipeline/gradient_claims.h)
   //         FAILED_PRECONDITION  no backward is under way; the parameter was marked before, is unused, or does not fit the static
   //                              graph; the stream is being captured and the step is not, or the reverse
   // A refused mark counts as none. Unless a later one of the same parameter is accepted, EndBackward returns FAILED_PRECONDITION with the
@@ -271,6 +271,7 @@ class Reducer {
     bool can_be_static = false;
     bool captured = false;
     bool under_way = false;  // EndBackward left its result to a later call
+    uint64_t round = 0;      // of claims_, from EndStep on
   };
 
   using Filling = BucketFiller::Filling;
@@ -308,6 +309,8 @@ class Reducer {
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // REQUIRES  a backward is under way
+  absl::Status Claim(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).
@@ -339,6 +342,9 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
+
+  // Thread-safe. Outlives what is under way.
+  GradientClaims claims_;
 
   // Constant on a communicator.
   GradientCheck check_;
@@ -373,7 +379,6 @@ class Reducer {
   mutable Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   ReadySet ready_set_ ABSL_GUARDED_BY(mu_);
-  WrittenRanges written_ ABSL_GUARDED_BY(mu_);
   Captures captures_ ABSL_GUARDED_BY(mu_);
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);

@@ -41,7 +41,7 @@ void CountUse(absl::Span<const std::unique_ptr<Bucket>> buckets, std::vector<Par
 void Reducer::EndStep() {
   if (buffers_ != nullptr) buffers_->StepEnded();
   ready_set_.EndWindow();
-  written_.Forget();
+  flight_->round = claims_.NextRound();
   flight_->order = ready_set_.order();
   flight_->can_be_static = ready_set_.can_be_static();
 }
@@ -66,7 +66,9 @@ absl::Status Reducer::Await(Flight& flight, Deadline deadline) {
 
 absl::Status Reducer::Finish(Flight& flight, bool joined) {
   // Collectives end by their own deadlines, so this does.
-  LOCKSTEP_RETURN_IF_ERROR(Await(flight, Deadline::Infinite()));
+  const absl::Status awaited = Await(flight, Deadline::Infinite());
+  claims_.Ended(flight.round);
+  LOCKSTEP_RETURN_IF_ERROR(awaited);
   Bucket& last = *flight.buckets.back();
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
@@ -104,6 +106,7 @@ absl::Status Reducer::EndCaptured(Stream& stream) {
   if (whole) status = flight_->outcome->Conclude(/*failed_ranks=*/0, "");
   MutexLock lock(&mu_);
   EndStep();
+  claims_.Ended(flight_->round);
   BecomeIdle();
   const char* const launched = !whole                     ? ", which is not whole: its graph must not be launched"
                                : flight_->outcome->told() ? ", each launch of which fails on every rank"

@@ -93,14 +93,16 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
+      claims_(parameters_),
       check_(parameters_),
       plan_(std::move(plan)),
       use_(parameters_.size()),
       ready_set_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
-      written_(parameters_.size()),
       window_(parameters_.size()) {}
 
 Reducer::~Reducer() {
+  pipeline_.reset();
+  claims_.Ended(claims_.NextRound());  // before events of steps go
   if (holds_) communicator_->Release();
 }
 
@@ -151,7 +153,15 @@ absl::Status Reducer::Allocate() {
   settings.divide_by_live = options_.divide_by_live;
   settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;
-  settings.optimizer = options_.optimizer;
+  if (options_.optimizer) {
+    settings.optimizer = [this](const ReducedBucket& bucket) {
+      // On the host the averages are there, and from now on the gradients are the embedder's.
+      for (const size_t index : bucket.parameters) {
+        if (bucket.stream == nullptr) claims_.Release(index);
+      }
+      return options_.optimizer(bucket);
+    };
+  }
   const BucketPipeline::Parts parts = {accelerator_.device, communicator_, parameters_};
   pipeline_ = accelerator_.kernels == nullptr ? MakeHostPipeline(parts, std::move(settings))
                                               : MakeDevicePipeline(parts, accelerator_.kernels, std::move(settings));
@@ -211,11 +221,17 @@ absl::Status Reducer::PutBack(const KeptGradients& kept) {
       kept.PutBack(accelerator_.device, parameters_, [this](size_t index) { return ViewAt(index); }));
   MutexLock lock(&mu_);
   for (const KeptGradients::Gradient& gradient : kept.gradients()) {
+    claims_.Release(gradient.index);
     char* const view = ViewAt(gradient.index);
     Gradient& window = window_[gradient.index];
     for (TensorView* const tensor : {&window.data, &window.target}) {
       if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
     }
+  }
+  for (const KeptGradients::Gradient& gradient : kept.gradients()) {
+    if (!ready_set_.used_in_window(gradient.index)) continue;
+    const Gradient& window = window_[gradient.index];
+    LOCKSTEP_RETURN_IF_ERROR(Claim(gradient.index, {window.data, window.target, window.rows, window.stream}));
   }
   return absl::OkStatus();
 }
@@ -224,6 +240,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  claims_.Ended(claims_.NextRound());
   // Unless an earlier change failed, which has taken them already.
   if (!buckets().empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());
@@ -244,7 +261,6 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     step_ = 0;
     captures_.Clear();
     ready_set_.EndWindow();
-    written_.Forget();
   }
   const absl::Status opened = Open(communicator, Origin::kChanged);
   if (!opened.ok()) {
