@@ -29,7 +29,7 @@ static void TestSizes(void) {
   GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);
-  GROWS(lockstep_reducer_options, 224, gradient_memory);
+  GROWS(lockstep_reducer_options, 232, preserve_gradients);
   GROWS(lockstep_backward_options, 40, stream);
   GROWS(lockstep_reducer_statistics, 72, copied_because);
   GROWS(lockstep_bucket_statistics, 80, bytes);

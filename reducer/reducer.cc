@@ -333,7 +333,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     MutexLock lock(&mu_);
     EndStep();
   }
-  if (stream == nullptr || !rest.complaint.empty()) return AwaitEnd(deadline);
+  if (stream == nullptr || !rest.complaint.empty() || options_.preserve_gradients) return AwaitEnd(deadline);
   const absl::Status result = pipeline_->MakeWait(*stream, *buckets().back());
   claims_.Issued(flight_->round, pipeline_->ReleasedBy(*buckets().back()));
   MutexLock lock(&mu_);

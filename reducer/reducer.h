@@ -41,8 +41,10 @@
 // is apart. Their buckets are the same memory, used in the order of the streams. What the status trailers of a step decide takes effect
 // at the same later step on all ranks.
 //
-// What a failure leaves. In a step that fails on all ranks no gradient of the buckets concerned is changed. If the communicator fails in
-// the middle of an all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they were.
+// What a failure leaves. StateOf tells it of each gradient (Bucket::StateOf). Buckets that were sent before the failure hold averages. In
+// the others no gradient is changed, except bucket views. If the communicator fails in the middle of an all-reduce, gradients that are
+// reduced where they lie hold parts of sums; copied ones are as they were. With preserve_gradients, all that the step may write is copied
+// aside as it is marked, and put back if the step fails.
 //
 // Memory. Where gradients are copied there is one flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator.
 // It is allocated at creation and freed with the reducer; another plan is laid out in the same memory. With buckets_in_memory_max, buckets
@@ -197,6 +199,10 @@ class Reducer {
   // Where the average of a parameter is: after a synchronised backward that was not captured, until the next one begins. Waits for the
   // backward's end. RETURNS a view without data if no rank used the parameter. If only others did, the view is of the reducer's memory.
   absl::StatusOr<TensorView> AverageOf(size_t index);
+
+  // What the parameter's gradient has after the last synchronised backward, also if that failed, or its target if it was marked with one.
+  // ERRORS  as of AverageOf; a step on a stream returns its error once, here too
+  absl::StatusOr<GradientState> StateOf(size_t index);
 
   // The same of a sparse parameter. RETURNS null if no rank used it. The bits are the same on every rank.
   absl::StatusOr<const CoalescedGradient*> SparseAverageOf(size_t index);

@@ -17,8 +17,9 @@ namespace {
 
 // What to do about a step that failed; `optimized`: buckets that the optimizer has stepped.
 std::string Hint(const ReducerOptions& options, const std::vector<size_t>& optimized) {
-  std::string text = options.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
-                                                     : "No gradient of the buckets concerned was changed";
+  std::string text = options.preserve_gradients        ? "All gradients are as they were when they were marked"
+                     : options.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
+                                                       : "No gradient of the buckets concerned was changed";
   if (!optimized.empty()) {
     absl::StrAppend(&text, "; the optimizer has already stepped bucket(s) ", absl::StrJoin(optimized, ", "));
   }
@@ -84,6 +85,9 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
     status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
+  if (!status.ok() && options_.preserve_gradients && !joined) {
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(pipeline_->Restore(flight.buckets), "gradients cannot be put back"));
+  }
   if (record_.error.empty()) record_.error = std::string(status.message());
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
   if (last.reduced && last.failed == 0) CountUse(flight.buckets, &use_);
@@ -148,6 +152,13 @@ absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
   // Nothing is written, so it has no target unless this rank gave one.
   if (parameters_[index].elements() == 0) slot.target = DenseView(parameters_[index], nullptr);
   return slot.used_anywhere ? slot.target : TensorView();
+}
+
+absl::StatusOr<GradientState> Reducer::StateOf(size_t index) {
+  const bool sparse = index < parameters_.size() && parameters_[index].sparse;
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, sparse, "gradient_state"));
+  const BucketPlan::Location location = plan_.locations[index];
+  return buckets()[location.bucket]->StateOf(location.slot);
 }
 
 absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {

@@ -75,6 +75,20 @@ absl::Status CheckReductions(const Communicator& communicator, absl::Span<const 
   return absl::OkStatus();
 }
 
+// Whether a stream can copy each gradient as a whole, and nothing between its elements.
+absl::Status CheckDense(absl::Span<const Parameter> parameters) {
+  void* const any = reinterpret_cast<void*>(uintptr_t{1} << 20);  // only the geometry is looked at
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    if (parameter.ignored) continue;
+    const auto like = TensorView::Create(any, parameter.dtype, parameter.shape, parameter.strides, parameter.device);
+    if (like->dense()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("preserve_gradients on a device: the strides of ", Describe(i, parameter), " leave gaps"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
@@ -125,6 +139,7 @@ absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
 }
 
 absl::Status Reducer::Allocate() {
+  if (options_.preserve_gradients && accelerator_.kernels != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckDense(parameters_));
   copied_because_ = options_.gradient_as_bucket_view ? "" : WhyCopied(options_, accelerator_.kernels != nullptr);
   const bool in_pieces = copied_because_.empty() && !options_.gradient_as_bucket_view;
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view, in_pieces};
@@ -133,8 +148,8 @@ absl::Status Reducer::Allocate() {
   if (use.views) check_.set_views(memory_.get(), &plan_version_);
   for (Flight& flight : flights_) flight.outcome = std::make_unique<StepOutcome>(communicator_);
   // Where the host does something for a step, or decides by it what the next one does, that is not put off.
-  runs_ahead_ =
-      accelerator_.kernels != nullptr && options_.hook == nullptr && !options_.optimizer && !options_.uneven_inputs;
+  runs_ahead_ = accelerator_.kernels != nullptr && options_.hook == nullptr && !options_.optimizer &&
+                !options_.uneven_inputs && !options_.preserve_gradients;
   BucketPipeline::Settings settings;
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
@@ -151,13 +166,14 @@ absl::Status Reducer::Allocate() {
     copied_because_ = absl::StrCat("some gradients have not all values of ", Name(*options_.compress));
   }
   settings.divide_by_live = options_.divide_by_live;
+  settings.saves = options_.preserve_gradients;
   settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;
   if (options_.optimizer) {
     settings.optimizer = [this](const ReducedBucket& bucket) {
       // On the host the averages are there, and from now on the gradients are the embedder's.
       for (const size_t index : bucket.parameters) {
-        if (bucket.stream == nullptr) claims_.Release(index);
+        if (bucket.stream == nullptr && !options_.preserve_gradients) claims_.Release(index);
       }
       return options_.optimizer(bucket);
     };
@@ -240,6 +256,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  if (holds_ && options_.preserve_gradients) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(buckets()));
   claims_.Ended(claims_.NextRound());
   // Unless an earlier change failed, which has taken them already.
   if (!buckets().empty()) {

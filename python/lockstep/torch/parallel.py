@@ -42,6 +42,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     optimizer_step   optimizer_step(parameters) is called for each bucket as soon as it is averaged, with averages in .grad, on the thread
                      lockstep-opt, while later buckets are under way. Errors come from backward().
+    preserve_gradients  True: if a step fails, .grad is this rank's own gradient everywhere. Costs a copy of the gradients.
     others           options of lockstep.Reducer: averaging, compression, trace_path, caps_from_last, plan, no_replan, ...
                      Where processes share too few cores, gradient_memory='copied' takes less time: ranks wait for each other less often.
 
@@ -337,6 +338,11 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def average_gradients(self):
         """Collective: averages the gradients that there are, without a backward pass, after those of no_sync()."""
         self._averager.average()
+
+    def gradient_states(self):
+        """After a backward that failed, what .grad of each parameter holds, by name: 'unchanged', this rank's own gradient; 'averaged', or
+        'undefined', perhaps parts of sums. With preserve_gradients=True all are unchanged."""
+        return self._averager.gradient_states()
 
     def will_sync_module_buffers(self):
         """Whether the next forward pass copies buffers: it is the first one, or follows one whose backward averages."""
