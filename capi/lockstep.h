@@ -503,7 +503,28 @@ LOCKSTEP_EXPORT void lockstep_work_destroy(lockstep_work* work);
  *
  * One thread at a time uses a reducer, except that several may mark gradients at once. From begin_backward to end_backward the
  * communicator belongs to the reducer: other collectives on it, creating subgroups or memory, and another reducer's backward return
- * FAILED_PRECONDITION. Messages are allowed, and so is everything on a duplicate made before. */
+ * FAILED_PRECONDITION. Messages are allowed, and so is everything on a duplicate made before.
+ *
+ * Gradient memory has one owner at a time. While the library owns a gradient or a target, nothing else writes it, and nothing else reads
+ * what the library writes. A mark of memory that the library owns already, for another parameter of this or another reducer, is
+ * INVALID_ARGUMENT, unless both only read it. Tensors with gaps are compared by their first elements.
+ *
+ *   gradient                      owned from the mark until
+ *   of a synchronised backward    end_backward has returned, with or without an error; with a stream: the stream has passed that point
+ *   marked with a target          the same, for both: the gradient is only read, the target is written
+ *   of a backward with no_sync    never owned: the mark is only checked, and a target is ignored
+ *     with find_unused_parameters,
+ *     or first of a static_graph  the next synchronised backward has ended, also with an error
+ *   of a delayed parameter        the synchronised backward that averages it has ended
+ *   in a bucket view              as above. A view without a mark is owned from the call that tells that it is unused: begin_backward,
+ *                                 mark_unused or end_backward
+ *   with compression or a hook    as above
+ *   with optimizer_step, on host  the call of optimizer_step for its bucket; with preserve_gradients: as above
+ *   of a captured step            each launch of the graph owns it until it is complete; marks are not compared with launches
+ *   of a step that is not ended   lockstep_reducer_destroy or lockstep_reducer_change_communicator has returned
+ * lockstep_reducer_join has no gradients. A refused mark owns nothing.
+ *
+ * After a failure lockstep_reducer_gradient_state tells what each gradient has; preserve_gradients keeps them as they were. */
 
 /* One row of the parameter table, which must be equal on all ranks. */
 typedef struct lockstep_parameter {
@@ -652,8 +673,13 @@ typedef struct lockstep_reducer_options {
   /* "in_place", the default: gradients are reduced where they lie, which takes no memory and no copies. "copied": they are copied into
    * buckets and back, as they also are on a device and for a hook: see copied_because in lockstep_reducer_statistics. If the communicator
    * fails in the middle of a bucket's all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they
-   * were. A step that fails without that changes no gradient, either way. */
+   * were. See lockstep_reducer_gradient_state. */
   const char* gradient_memory;
+  /* 1: if a step fails, in whatever way, this rank's gradients, targets and views are as they were when they were marked. That takes
+   * memory for one more copy of the gradients, and the time to copy each gradient once as it is marked, and back after a failure.
+   * end_backward waits for the step then, also with a stream, and steps cannot be captured. With an optimizer_step, gradients stay
+   * borrowed until end_backward, and parameters that it has updated stay updated. On a device, strides leave no gaps. */
+  int32_t preserve_gradients;
   /* Tensors that stay equal on all ranks if training goes well, such as the parameters; copied, and equal on all ranks. They are on the
    * device of the gradients; on a GPU they have no gaps. Each step hashes a part of them, where `replicas` of
    * lockstep_backward_options says they are, and the ranks compare the hashes in the last bucket, with no further message. 64 steps
@@ -725,10 +751,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_check_replicas(lockstep_communicator* c
                                                         const lockstep_parameter* tensors, const void* const* data,
                                                         size_t count);
 
-/* Tells that the gradient of parameter `index` is final (with a stream: once the stream reaches this point). The gradient's memory is
- * borrowed until end_backward, and overwritten with the average.
- *   ERRORS   INVALID_ARGUMENT     the index is out of range; the gradient does not match the table, or shares memory with another
- *                                 parameter's average of this backward
+/* Tells that the gradient of parameter `index` is final (with a stream: once the stream reaches this point). The library owns the
+ * gradient's memory from here on (see above), and overwrites it with the average.
+ *   ERRORS   INVALID_ARGUMENT     the index is out of range; the gradient does not match the table, or shares memory that the library owns
+ *                                 for another parameter, of this reducer or of any other one of the process. The message names both.
  *            FAILED_PRECONDITION  no backward was begun; the parameter was marked before, or named as unused; the first backward of a
  *                                 static graph differs
  *            A refused mark does not count. Unless another mark of the parameter is accepted, the step fails on every rank, with
@@ -739,8 +765,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* re
                                                             const lockstep_stream* stream);
 
 /* lockstep_reducer_mark_ready, but only reads the gradient: the average goes to `target`, which has the gradient's shape and strides
- * and any float dtype (a complex gradient's own), and shares no memory with another parameter's gradient. In a backward without sync
- * the target is ignored. If the next synchronised backward does not mark the parameter, its average is in the reducer's memory. */
+ * and any float dtype (a complex gradient's own). In a backward without sync the target is ignored. If the next synchronised backward does
+ * not mark the parameter, its average is in the reducer's memory. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                                  const lockstep_tensor* gradient,
                                                                  const lockstep_tensor* target,
@@ -757,7 +783,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* r
 
 /* Ends a step: waits for the averages (with a stream: makes the stream wait for them).
  *   ERRORS  FAILED_PRECONDITION  a gradient is missing or was refused on some rank: the same text on every rank, which names rank,
- *                                parameters and reason. No gradient of the step is an average then. The next step may be tried.
+ *                                parameters and reason. lockstep_reducer_gradient_state tells which gradients are averages. The next step
+ *                                may be tried.
  *           With a stream, a later call returns the errors, once: the next begin_backward, or the one after it where steps run
  *           ahead on a device. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream);
@@ -768,6 +795,22 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* 
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_try_end_backward(lockstep_reducer* reducer,
                                                                   const lockstep_stream* stream, int64_t timeout_ms,
                                                                   int32_t* out_ended);
+
+/* What the memory of a parameter's gradient has after a step; if a target was marked, what the target has. */
+typedef int32_t lockstep_gradient_state;
+enum {
+  LOCKSTEP_GRADIENT_UNCHANGED = 0, /* what it had when it was marked */
+  LOCKSTEP_GRADIENT_AVERAGED = 1,  /* the average */
+  LOCKSTEP_GRADIENT_UNDEFINED = 2  /* perhaps parts of sums */
+};
+
+/* Gets what the last synchronised backward left of a gradient, above all if it failed. Buckets whose exchange was over before the failure
+ * have averages. After a failure of the communicator a device's gradients are undefined. With preserve_gradients all are unchanged
+ * after a failure.
+ *   REQUIRES  a synchronised backward has ended, and none has begun since
+ *   ERRORS    as lockstep_reducer_averaged_gradient. If the step ended with a stream, the first call returns its error instead. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_state(lockstep_reducer* reducer, size_t index,
+                                                                lockstep_gradient_state* out_state);
 
 /* Gets the average of a parameter. If only other ranks used the parameter, the average is in the reducer's memory.
  *   REQUIRES  a synchronised backward has ended, and none has begun since
@@ -1043,8 +1086,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_change_communicator(lockstep_re
  * then averages the gradients at the same addresses again. Only over NCCL. All ranks capture the same steps.
  *
  * begin_backward refuses a step that a graph cannot repeat, with FAILED_PRECONDITION and a message that tells why and what to do. Nothing
- * was issued then, and other steps may follow. Refused are: hooks, optimizers, buffers, uneven inputs, unused and delayed parameters, the
- * first step of a static graph, and any step before buckets are planned again, unless no_replan is set. */
+ * was issued then, and other steps may follow. Refused are: hooks, optimizers, buffers, uneven inputs, preserve_gradients, unused and
+ * delayed parameters, the first step of a static graph, and any step before buckets are planned again, unless no_replan is set. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_check_replays(lockstep_reducer* reducer);
 
 /* ---- Subgroups --------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ static void TestSizes(void) {
   GROWS(lockstep_collective, 64, tensor_count);
   GROWS(lockstep_parameter, 56, sparse);
   GROWS(lockstep_reduced_bucket, 80, stream);
-  GROWS(lockstep_reducer_options, 264, drift_release);
+  GROWS(lockstep_reducer_options, 272, drift_release);
   GROWS(lockstep_backward_options, 48, replicas);
   GROWS(lockstep_reducer_statistics, 80, replicas_ms);
   GROWS(lockstep_bucket_statistics, 80, bytes);

@@ -180,11 +180,39 @@ static void Delayed(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
+/* The gradient of parameter 1 is missing: 2 is launched before it, and 0 behind it. */
+static void States(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
+  for (int preserve = 0; preserve < 2; ++preserve) {
+    lockstep_reducer_options options = OneEach();
+    lockstep_gradient_state state = -1;
+    Model model;
+    InitModel(&model);
+    options.preserve_gradients = preserve;
+    lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+    MISUSED(lockstep_reducer_gradient_state(reducer, 0, &state), "gradient_state: there is none before");
+    OK(lockstep_reducer_begin_backward(reducer, NULL));
+    Mark(reducer, &model, 2, mine);
+    Mark(reducer, &model, 0, mine);
+    MISUSED(lockstep_reducer_end_backward(reducer, NULL),
+            preserve ? "All gradients are as they were" : "no gradient came");
+    OK(lockstep_reducer_gradient_state(reducer, 0, &state));
+    CHECK(state == LOCKSTEP_GRADIENT_UNCHANGED && model.values[0] == mine);
+    OK(lockstep_reducer_gradient_state(reducer, 2, &state));
+    CHECK(state == (preserve ? LOCKSTEP_GRADIENT_UNCHANGED : LOCKSTEP_GRADIENT_AVERAGED));
+    CHECK(model.values[2] == (preserve ? mine : 1.5F));
+    INVALID(lockstep_reducer_gradient_state(reducer, PARAMETERS, &state), "out of range");
+    INVALID(lockstep_reducer_gradient_state(reducer, 0, NULL), "out_state");
+    lockstep_reducer_destroy(reducer);
+  }
+}
+
 static void UseSomeParameters(lockstep_communicator* communicator) {
   Unused(communicator);
   Empty(communicator);
   StaticGraph(communicator);
   Delayed(communicator);
+  States(communicator);
 }
 
 /* ---- Sparse gradients. */

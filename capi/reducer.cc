@@ -26,6 +26,8 @@
 
 namespace {
 
+static_assert(static_cast<int>(lockstep::GradientState::kUndefined) == LOCKSTEP_GRADIENT_UNDEFINED, "");
+
 using lockstep::BufferHook;
 using lockstep::BufferOptions;
 using lockstep::TensorView;
@@ -206,6 +208,16 @@ lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t
     LOCKSTEP_ASSIGN_OR_RETURN(TensorView view, reducer->reducer->GradientView(index));
     reducer->views[index] = std::move(view);
     *out_tensor = ToTensor(reducer->views[index]);
+    return absl::OkStatus();
+  });
+}
+
+lockstep_error* lockstep_reducer_gradient_state(lockstep_reducer* reducer, size_t index,
+                                                lockstep_gradient_state* out_state) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (out_state == nullptr) return NullArgument("out_state");
+    LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::GradientState state, reducer->reducer->StateOf(index));
+    *out_state = static_cast<lockstep_gradient_state>(state);
     return absl::OkStatus();
   });
 }

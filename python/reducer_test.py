@@ -83,6 +83,15 @@ class Reducer(unittest.TestCase):
         self.step(reducer)
         self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
 
+    def test_what_a_failed_step_leaves(self):
+        for preserve in (False, True):
+            reducer = self.make(bucket_cap_bytes=1, no_replan=True, preserve_gradients=preserve)
+            self.setUp()
+            with self.assertRaises(lockstep.FailedPrecondition):
+                self.step(reducer, (2, 1, 0) if RANK == 0 else (2, 0))
+            self.assertEqual(reducer.gradient_states(), ['unchanged', 'unchanged', 'unchanged' if preserve else 'averaged'])
+            self.assertEqual(self.averages(), [RANK, RANK + 1, RANK + 2 if preserve else 2.5])
+
     def test_a_refused_step_leaves_the_one_under_way_its_gradients(self):
         reducer = self.make()
         reducer.begin_backward()

@@ -41,7 +41,7 @@ BucketFiller::Filling BucketFiller::Stage(size_t index, Stream* stream) {
              std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end()) {
     bucket.streams.push_back(stream);
   }
-  return {&bucket, location.slot, copies};
+  return {&bucket, location.slot, copies || (lies_ready && step_.pipeline->saves_at_once())};
 }
 
 bool BucketFiller::Complete(const Filling& filling) {
@@ -69,6 +69,7 @@ bool BucketFiller::Launch(Bucket& bucket) {
   step_.record->buckets[bucket.index()].launched = StepClock::now();
   const absl::Status launched = InBucket(bucket, step_.pipeline->Launch(bucket));
   step_.outcome->FailCommunication(launched);
+  if (!launched.ok()) bucket.written = Bucket::Written::kParts;
   // The others wait for a collective that this rank will never begin; but nobody waits for what is only captured.
   if (!launched.ok() && !step_.captured) {
     step_.communicator->Abort(absl::StrCat("a bucket cannot be launched: ", launched.message()));

@@ -61,7 +61,7 @@ class BucketFiller {
   struct Filling {
     Bucket* bucket = nullptr;
     size_t slot = 0;
-    bool copies = false;  // now, by Complete
+    bool copies = false;  // or saves, now, by Complete
   };
   Filling Fill(size_t index, const GradientRef& gradient);
   // The slot's memory is ready on the stream, or now (null). A slot without a gradient gets zeros.

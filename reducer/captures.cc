@@ -23,6 +23,9 @@ absl::Status Captures::Check(const Candidate& candidate) {
   if (options.optimizer) {
     return refuse("the host calls the optimizer in each step: capture its own step behind this one");
   }
+  if (options.preserve_gradients) {
+    return refuse("the host puts gradients back if a step fails: make the reducer without preserve_gradients");
+  }
   if (options.uneven_inputs) return refuse("the host looks in each step who has inputs: unset uneven_inputs");
   if (candidate.has_buffers) return refuse("the host brings buffers for each step: broadcast them by yourself");
   if (!options.delayed.empty()) return refuse("the host decides in each step what delayed parameters have");

@@ -58,6 +58,9 @@ class ReadySet {
   // ERRORS    FAILED_PRECONDITION  it was marked before, is unused, or does not fit the static graph. No later mark of it can be
   //                                accepted in this backward.
   absl::StatusOr<Effect> Mark(size_t index);
+  bool takes_marks(size_t index) const {
+    return states_[index] == State::kExpected || states_[index] == State::kDelayed;
+  }
   // No gradient of the parameter comes in this backward, though it was not named as unused.
   // ERRORS  FAILED_PRECONDITION  the rules have no unused parameters; it was marked before, or a mark was refused
   absl::Status MarkUnused(size_t index);

@@ -115,7 +115,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(ready_set_.Begin(options.unused));
     // Then gradients stay borrowed for the whole window.
-    if (!options_.find_unused) written_.Forget();
+    if (!options_.find_unused) claims_.NextRound();
     if (!options.sync) {
       ending_ = false;
       state_ = State::kAccumulating;
@@ -182,24 +182,23 @@ absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   return error;
 }
 
+absl::Status Reducer::Claim(size_t index, const GradientRef& gradient) {
+  using Until = GradientClaims::Until;
+  // In these cases a backward without sync leaves gradients to a later one.
+  const bool keeps = state_ == State::kArmed || options_.find_unused || ready_set_.counting();
+  const bool delayed = std::count(options_.delayed.begin(), options_.delayed.end(), index) > 0;
+  return claims_.Claim(index, gradient.data, gradient.target,
+                       delayed ? Until::kTaken
+                       : keeps ? Until::kRoundEnds
+                               : Until::kChecked,
+                       /*ordered=*/gradient.stream != nullptr);
+}
+
 absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
   if (state_ == State::kArmed) {
     LOCKSTEP_RETURN_IF_ERROR(captures_.CheckStream(gradient.stream, flight_->captured));
   }
-  // What lives in its bucket is apart from everything else, and moves with a new plan.
-  const bool in_view = gradient.target.data() != nullptr && gradient.target.data() == ViewAt(index);
-  absl::optional<size_t> other;
-  if (in_view) {
-    written_.Remove(index);
-  } else {
-    other = written_.Add(index, gradient.target);
-  }
-  if (other.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_ready: ", Describe(index, parameters_[index]), " has memory of ", Describe(*other, parameters_[*other]),
-        ", whose average goes there in this backward: a weight that is ",
-        "shared is one parameter, and others have memory of their own until end_backward"));
-  }
+  if (ready_set_.takes_marks(index)) LOCKSTEP_RETURN_IF_ERROR(Claim(index, gradient));
   absl::StatusOr<ReadySet::Effect> effect = ready_set_.Mark(index);
   // No later mark can make up for it. What has not been sent yet tells the other ranks.
   if (!effect.ok() && state_ == State::kArmed) {
@@ -293,6 +292,7 @@ void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
   for (const size_t index : options_.delayed) {
     fillings->push_back(FillFromWindow(index, stream));
     ready_set_.TakeDelayed(index);
+    claims_.Take(index);
   }
 }
 
@@ -314,6 +314,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     }
     if (flight_->captured && (stream == nullptr || !stream->capturing())) {
       EndStep();
+      claims_.Ended(flight_->round);
       BecomeIdle();
       return absl::FailedPreconditionError(
           absl::StrCat("end_backward: backward ", step_, " was being captured, and ",
@@ -354,8 +355,9 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     MutexLock lock(&mu_);
     EndStep();
   }
-  if (stream == nullptr || !rest.complaint.empty()) return AwaitEnd(deadline);
+  if (stream == nullptr || !rest.complaint.empty() || options_.preserve_gradients) return AwaitEnd(deadline);
   const absl::Status result = pipeline_->MakeWait(*stream, *buckets().back());
+  claims_.Issued(flight_->round, pipeline_->ReleasedBy(*buckets().back()));
   MutexLock lock(&mu_);
   flight_->record.end = StepClock::now();
   flight_->under_way = true;

@@ -41,8 +41,10 @@
 // is apart. Their buckets are the same memory, used in the order of the streams. What the status trailers of a step decide takes effect
 // at the same later step on all ranks.
 //
-// What a failure leaves. In a step that fails on all ranks no gradient of the buckets concerned is changed. If the communicator fails in
-// the middle of an all-reduce, gradients that are reduced where they lie hold parts of sums; copied ones are as they were.
+// What a failure leaves. StateOf tells it of each gradient (Bucket::StateOf). Buckets that were sent before the failure hold averages. In
+// the others no gradient is changed, except bucket views. If the communicator fails in the middle of an all-reduce, gradients that are
+// reduced where they lie hold parts of sums; copied ones are as they were. With preserve_gradients, all that the step may write is copied
+// aside as it is marked, and put back if the step fails.
 //
 // Memory. Where gradients are copied there is one flat buffer per bucket, aligned to 256 bytes, in memory of the communicator's allocator.
 // It is allocated at creation and freed with the reducer; another plan is laid out in the same memory. With buckets_in_memory_max, buckets
@@ -78,8 +80,8 @@
 #include "reducer/pipeline/bucket.h"
 #include "reducer/pipeline/bucket_memory.h"
 #include "reducer/pipeline/bucket_pipeline.h"
+#include "reducer/pipeline/gradient_claims.h"
 #include "reducer/pipeline/step_outcome.h"
-#include "reducer/pipeline/written_ranges.h"
 #include "reducer/plan/bucket_plan.h"
 #include "reducer/plan/parameter.h"
 #include "reducer/plan/replanner.h"
@@ -156,8 +158,8 @@ class Reducer {
   absl::Status BeginBackward(const BackwardOptions& options);
 
   // The gradient of a parameter is final: now (null stream), or when `stream` reaches this point.
-  // ERRORS  INVALID_ARGUMENT     an index out of range; a gradient that does not match the table; memory into which another parameter's
-  //                              average goes in this backward
+  // ERRORS  INVALID_ARGUMENT     an index out of range; a gradient that does not match the table; memory that another parameter has, of
+  //                              this reducer or of another one (reducer/pipeline/gradient_claims.h)
   //         FAILED_PRECONDITION  no backward is under way; the parameter was marked before, is unused, or does not fit the static
   //                              graph; the stream is being captured and the step is not, or the reverse
   // A refused mark counts as none. Unless a later one of the same parameter is accepted, EndBackward returns FAILED_PRECONDITION with the
@@ -202,6 +204,10 @@ class Reducer {
   // Where the average of a parameter is: after a synchronised backward that was not captured, until the next one begins. Waits for the
   // backward's end. RETURNS a view without data if no rank used the parameter. If only others did, the view is of the reducer's memory.
   absl::StatusOr<TensorView> AverageOf(size_t index);
+
+  // What the parameter's gradient has after the last synchronised backward, also if that failed, or its target if it was marked with one.
+  // ERRORS  as of AverageOf; a step on a stream returns its error once, here too
+  absl::StatusOr<GradientState> StateOf(size_t index);
 
   // The same of a sparse parameter. RETURNS null if no rank used it. The bits are the same on every rank.
   absl::StatusOr<const CoalescedGradient*> SparseAverageOf(size_t index);
@@ -276,6 +282,7 @@ class Reducer {
     bool can_be_static = false;
     bool captured = false;
     bool under_way = false;  // EndBackward left its result to a later call
+    uint64_t round = 0;      // of claims_, from EndStep on
   };
 
   using Filling = BucketFiller::Filling;
@@ -317,6 +324,8 @@ class Reducer {
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // REQUIRES  a backward is under way
+  absl::Status Claim(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).
@@ -348,6 +357,9 @@ class Reducer {
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   const PlanRules rules_;
+
+  // Thread-safe. Outlives what is under way.
+  GradientClaims claims_;
 
   // Constant on a communicator.
   GradientCheck check_;
@@ -384,7 +396,6 @@ class Reducer {
   mutable Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   ReadySet ready_set_ ABSL_GUARDED_BY(mu_);
-  WrittenRanges written_ ABSL_GUARDED_BY(mu_);
   Captures captures_ ABSL_GUARDED_BY(mu_);
   // By parameter: gradients of backwards without sync, delayed ones, and those of a static graph's first backward.
   std::vector<Gradient> window_ ABSL_GUARDED_BY(mu_);

@@ -17,8 +17,9 @@ namespace {
 
 // What to do about a step that failed; `optimized`: buckets that the optimizer has stepped.
 std::string Hint(const ReducerOptions& options, const std::vector<size_t>& optimized) {
-  std::string text = options.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
-                                                     : "No gradient of the buckets concerned was changed";
+  std::string text = options.preserve_gradients        ? "All gradients are as they were when they were marked"
+                     : options.gradient_as_bucket_view ? "Gradients of the buckets concerned are lost"
+                                                       : "No gradient of the buckets concerned was changed";
   if (!optimized.empty()) {
     absl::StrAppend(&text, "; the optimizer has already stepped bucket(s) ", absl::StrJoin(optimized, ", "));
   }
@@ -41,7 +42,7 @@ void CountUse(absl::Span<const std::unique_ptr<Bucket>> buckets, std::vector<Par
 void Reducer::EndStep() {
   if (buffers_ != nullptr) buffers_->StepEnded();
   ready_set_.EndWindow();
-  written_.Forget();
+  flight_->round = claims_.NextRound();
   flight_->order = ready_set_.order();
   flight_->can_be_static = ready_set_.can_be_static();
 }
@@ -66,7 +67,9 @@ absl::Status Reducer::Await(Flight& flight, Deadline deadline) {
 
 absl::Status Reducer::Finish(Flight& flight, bool joined) {
   // Collectives end by their own deadlines, so this does.
-  LOCKSTEP_RETURN_IF_ERROR(Await(flight, Deadline::Infinite()));
+  const absl::Status awaited = Await(flight, Deadline::Infinite());
+  claims_.Ended(flight.round);
+  LOCKSTEP_RETURN_IF_ERROR(awaited);
   Bucket& last = *flight.buckets.back();
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
@@ -81,6 +84,9 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   if (status.ok() && last.joined > 0 && last.joined < communicator_->size() && options_.throw_on_early_end) {
     status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
+  }
+  if (!status.ok() && options_.preserve_gradients && !joined) {
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(pipeline_->Restore(flight.buckets), "gradients cannot be put back"));
   }
   if (record_.error.empty()) record_.error = std::string(status.message());
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
@@ -105,6 +111,7 @@ absl::Status Reducer::EndCaptured(Stream& stream) {
   if (whole) status = flight_->outcome->Conclude(/*failed_ranks=*/0, "");
   MutexLock lock(&mu_);
   EndStep();
+  claims_.Ended(flight_->round);
   BecomeIdle();
   const char* const launched = !whole                     ? ", which is not whole: its graph must not be launched"
                                : flight_->outcome->told() ? ", each launch of which fails on every rank"
@@ -146,6 +153,13 @@ absl::StatusOr<TensorView> Reducer::AverageOf(size_t index) {
   // Nothing is written, so it has no target unless this rank gave one.
   if (parameters_[index].elements() == 0) slot.target = DenseView(parameters_[index], nullptr);
   return slot.used_anywhere ? slot.target : TensorView();
+}
+
+absl::StatusOr<GradientState> Reducer::StateOf(size_t index) {
+  const bool sparse = index < parameters_.size() && parameters_[index].sparse;
+  LOCKSTEP_RETURN_IF_ERROR(AwaitAverages(index, sparse, "gradient_state"));
+  const BucketPlan::Location location = plan_.locations[index];
+  return buckets()[location.bucket]->StateOf(location.slot);
 }
 
 absl::StatusOr<const CoalescedGradient*> Reducer::SparseAverageOf(size_t index) {

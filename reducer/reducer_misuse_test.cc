@@ -95,15 +95,24 @@ TEST_F(ReducerMisuse, MemoryOfAnotherGradientIsRefused) {
     LOCKSTEP_EXPECT_OK(worker_.Begin({sync}));
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(2, at(20), nullptr));
     for (const int64_t offset : {20, 1, 39}) {
-      EXPECT_THAT(reducer_.MarkReady(0, at(offset), nullptr),
-                  InvalidArgument("parameter 0 'p0' (f32[20]) has memory of parameter 2 'p2' (f32[20])"));
-      // A gradient that is only read may be another's; where the average goes may not.
+      EXPECT_THAT(
+          reducer_.MarkReady(0, at(offset), nullptr),
+          InvalidArgument("parameter 0 'p0' (f32[20]) shares memory with parameter 2 'p2' (f32[20]) in this backward"));
+      // Neither may it be read while it is written, or the reverse.
+      EXPECT_THAT(reducer_.MarkReady(0, at(offset), at(60), nullptr), InvalidArgument("shares memory"));
       if (sync) {
-        EXPECT_THAT(reducer_.MarkReady(0, at(60), at(offset), nullptr), InvalidArgument("has memory of"));
+        EXPECT_THAT(reducer_.MarkReady(0, at(60), at(offset), nullptr), InvalidArgument("shares memory"));
       }
     }
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(0, at(0), nullptr));
-    LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(20), at(40), nullptr));
+    LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(60), at(40), nullptr));
+    LOCKSTEP_EXPECT_OK(worker_.End());
+    // What is only read may be read for several, and be the memory of its own average.
+    LOCKSTEP_EXPECT_OK(worker_.Begin({sync}));
+    LOCKSTEP_EXPECT_OK(reducer_.MarkReady(0, at(0), at(60), nullptr));
+    LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(10), at(40), nullptr));
+    EXPECT_THAT(reducer_.MarkReady(2, at(5), nullptr), InvalidArgument("shares memory with parameter"));
+    LOCKSTEP_EXPECT_OK(reducer_.MarkReady(2, at(80), at(80), nullptr));
     LOCKSTEP_EXPECT_OK(worker_.End());
     // In the next backward they may lie elsewhere, as an allocator gives them out.
     LOCKSTEP_EXPECT_OK(worker_.Begin({sync}));
@@ -240,6 +249,149 @@ TEST(ReducersCommunicator, IsOneReducersInABackwardAndTheNextOnesAfterwards) {
     generator.MarkAll(generator.order());
     generator.EndStep(7);
     LOCKSTEP_EXPECT_OK(discriminator.reducer().ChangeCommunicator(&communicator));
+  });
+}
+
+// Two reducers of a rank, whose backwards may overlap in time.
+class TwoReducers {
+ public:
+  TwoReducers(Communicator& communicator, const ReducerOptions& options)
+      : duplicate_(communicator.Duplicate().value()),
+        first(communicator, Vectors(3, 20), options),
+        second(*duplicate_, Vectors(2, 20)) {}
+
+  // Marks the first one's gradient 0 as the second one's.
+  absl::Status MarkSame(Stream* stream = nullptr) { return second.reducer().MarkReady(1, first.gradient(0), stream); }
+  void ExpectHeld(Stream* stream = nullptr) {
+    EXPECT_THAT(MarkSame(stream),
+                InvalidArgument("parameter 1 'p1' (f32[20]) shares memory with parameter 0 'p0' (f32[20]) of ",
+                                "another reducer, whose backward has not ended"));
+    const TensorView same = first.gradient(0), own = second.gradient(1);
+    EXPECT_THAT(second.reducer().MarkReady(1, same, own, stream), InvalidArgument("of another reducer"));
+    EXPECT_THAT(second.reducer().MarkReady(1, own, same, stream), InvalidArgument("of another reducer"));
+  }
+  // The refused marks do not count.
+  void ExpectFree() {
+    LOCKSTEP_EXPECT_OK(MarkSame());
+    second.MarkAll({0});
+    LOCKSTEP_EXPECT_OK(second.End());
+  }
+
+ private:
+  const std::unique_ptr<Communicator> duplicate_;
+
+ public:
+  Worker first, second;
+};
+
+void WithTwoReducers(const ReducerOptions& options, const std::function<void(TwoReducers&)>& body) {
+  RunWorld(2, [&](Communicator& communicator) {
+    TwoReducers two(communicator, options);
+    LOCKSTEP_EXPECT_OK(two.second.Begin());
+    body(two);
+  });
+}
+
+TEST(GradientMemory, IsOneReducersUntilItsBackwardHasEnded) {
+  for (const bool copied : {false, true}) {
+    ReducerOptions options;
+    options.copy_gradients = copied;
+    WithTwoReducers(options, [](TwoReducers& two) {
+      two.first.BeginStep(0);
+      two.first.MarkAll({0});
+      two.ExpectHeld();
+      two.first.MarkAll({1, 2});
+      two.ExpectHeld();
+      two.first.EndStep(0);
+      two.ExpectFree();
+      // A gradient of a backward without sync, of which nothing is kept.
+      LOCKSTEP_EXPECT_OK(two.second.Begin());
+      LOCKSTEP_EXPECT_OK(two.first.Begin({/*sync=*/false}));
+      two.first.MarkAll({0});
+      two.ExpectFree();
+      LOCKSTEP_EXPECT_OK(two.first.End());
+      // A reducer that is gone, in a backward.
+      LOCKSTEP_EXPECT_OK(two.second.Begin());
+      LOCKSTEP_EXPECT_OK(two.first.Begin());
+      two.first.MarkAll({0});
+      two.ExpectHeld();
+      two.first.DestroyReducer();
+      two.ExpectFree();
+    });
+  }
+}
+
+TEST(GradientMemory, OfBackwardsWithoutSyncIsHeldUntilTheNextWithSyncHasEnded) {
+  ReducerOptions find_unused, delayed;
+  find_unused.find_unused = true;
+  delayed.delayed = {0};
+  delayed.delayed_trigger = 1;
+  for (const ReducerOptions& options : {find_unused, delayed}) {
+    WithTwoReducers(options, [](TwoReducers& two) {
+      two.first.Compute(0);
+      LOCKSTEP_EXPECT_OK(two.first.Begin({/*sync=*/false}));
+      two.first.MarkAll({0});
+      LOCKSTEP_EXPECT_OK(two.first.End());
+      two.ExpectHeld();
+      LOCKSTEP_EXPECT_OK(two.first.Begin({/*sync=*/false}));
+      EXPECT_THAT(two.first.reducer().MarkReady(2, two.first.gradient(0), nullptr),
+                  InvalidArgument("in this backward"));
+      two.first.MarkAll({2});
+      LOCKSTEP_EXPECT_OK(two.first.End());
+      LOCKSTEP_EXPECT_OK(two.first.Begin());
+      two.first.MarkAll({1, 2});
+      two.ExpectHeld();
+      two.first.EndStep(0);
+      two.ExpectFree();
+    });
+  }
+}
+
+TEST(GradientMemory, OfBucketViewsIsHeldWhereverTheyMove) {
+  ReducerOptions options = Caps({0});
+  options.gradient_as_bucket_view = true;
+  options.find_unused = true;
+  WithTwoReducers(options, [](TwoReducers& two) {
+    Worker& first = two.first;
+    LOCKSTEP_EXPECT_OK(first.reducer().RequestReplan());
+    const int step = StepUntil(first.reducer(), 2, 0, [&](int s) {
+      LOCKSTEP_RETURN_IF_ERROR(first.Begin({/*sync=*/false}));
+      first.MarkViews({0, 1});
+      LOCKSTEP_RETURN_IF_ERROR(first.End());
+      return first.StepInViews(s, {0, 2, 1});
+    });
+    LOCKSTEP_EXPECT_OK(first.Begin());
+    first.MarkViews({0});
+    EXPECT_THAT(two.second.reducer().MarkReady(1, first.View(0), nullptr), InvalidArgument("of another reducer"));
+    first.MarkViews({1, 2});
+    LOCKSTEP_EXPECT_OK(first.End());
+    LOCKSTEP_EXPECT_OK(first.StepInViews(step));
+    two.ExpectFree();
+  });
+}
+
+TEST(GradientMemory, OfAStreamIsHeldUntilItGetsThere) {
+  WithTwoReducers({}, [](TwoReducers& two) {
+    StreamGate gate;
+    Stream& stream = two.first.stream();
+    two.first.BeginStep(0);
+    LOCKSTEP_EXPECT_OK(gate.HoldUp(stream));
+    two.first.MarkAll(two.first.order(), &stream);
+    two.ExpectHeld(&stream);
+    LOCKSTEP_EXPECT_OK(two.first.End(&stream));
+    two.ExpectHeld();
+    gate.Open();
+    LOCKSTEP_EXPECT_OK(stream.Synchronize(Deadline::AfterMs(20'000)));
+    two.first.ExpectAverages(0);
+    two.ExpectFree();
+    // In the order of the stream.
+    two.first.BeginStep(1);
+    two.first.MarkAll(two.first.order(), &stream);
+    LOCKSTEP_EXPECT_OK(two.second.Begin());
+    LOCKSTEP_EXPECT_OK(two.first.End(&stream));
+    LOCKSTEP_EXPECT_OK(two.MarkSame(&stream));
+    two.second.MarkAll({0});
+    LOCKSTEP_EXPECT_OK(two.second.End());
   });
 }
 

@@ -75,6 +75,20 @@ absl::Status CheckReductions(const Communicator& communicator, absl::Span<const 
   return absl::OkStatus();
 }
 
+// Whether a stream can copy each gradient as a whole, and nothing between its elements.
+absl::Status CheckDense(absl::Span<const Parameter> parameters) {
+  void* const any = reinterpret_cast<void*>(uintptr_t{1} << 20);  // only the geometry is looked at
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    if (parameter.ignored) continue;
+    const auto like = TensorView::Create(any, parameter.dtype, parameter.shape, parameter.strides, parameter.device);
+    if (like->dense()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("preserve_gradients on a device: the strides of ", Describe(i, parameter), " leave gaps"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(Communicator* communicator, std::vector<Parameter> parameters,
@@ -93,14 +107,16 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       rules_(RulesOf(options_)),
+      claims_(parameters_),
       check_(parameters_),
       plan_(std::move(plan)),
       use_(parameters_.size()),
       ready_set_(parameters_, options_.delayed, {options_.find_unused, options_.static_graph}),
-      written_(parameters_.size()),
       window_(parameters_.size()) {}
 
 Reducer::~Reducer() {
+  pipeline_.reset();
+  claims_.Ended(claims_.NextRound());  // before events of steps go
   if (holds_) communicator_->Release();
 }
 
@@ -123,6 +139,7 @@ absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
 }
 
 absl::Status Reducer::Allocate() {
+  if (options_.preserve_gradients && accelerator_.kernels != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckDense(parameters_));
   copied_because_ = options_.gradient_as_bucket_view ? "" : WhyCopied(options_, accelerator_.kernels != nullptr);
   const bool in_pieces = copied_because_.empty() && !options_.gradient_as_bucket_view;
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view, in_pieces};
@@ -131,8 +148,8 @@ absl::Status Reducer::Allocate() {
   if (use.views) check_.set_views(memory_.get(), &plan_version_);
   for (Flight& flight : flights_) flight.outcome = std::make_unique<StepOutcome>(communicator_);
   // Where the host does something for a step, or decides by it what the next one does, that is not put off.
-  runs_ahead_ =
-      accelerator_.kernels != nullptr && options_.hook == nullptr && !options_.optimizer && !options_.uneven_inputs;
+  runs_ahead_ = accelerator_.kernels != nullptr && options_.hook == nullptr && !options_.optimizer &&
+                !options_.uneven_inputs && !options_.preserve_gradients;
   BucketPipeline::Settings settings;
   const bool reduces_in_place = options_.gradient_as_bucket_view && !options_.compress.has_value();
   if (options_.hook == nullptr) {
@@ -149,9 +166,18 @@ absl::Status Reducer::Allocate() {
     copied_because_ = absl::StrCat("some gradients have not all values of ", Name(*options_.compress));
   }
   settings.divide_by_live = options_.divide_by_live;
+  settings.saves = options_.preserve_gradients;
   settings.barrier_first = options_.uneven_inputs;
   settings.hook = options_.hook;
-  settings.optimizer = options_.optimizer;
+  if (options_.optimizer) {
+    settings.optimizer = [this](const ReducedBucket& bucket) {
+      // On the host the averages are there, and from now on the gradients are the embedder's.
+      for (const size_t index : bucket.parameters) {
+        if (bucket.stream == nullptr && !options_.preserve_gradients) claims_.Release(index);
+      }
+      return options_.optimizer(bucket);
+    };
+  }
   const BucketPipeline::Parts parts = {accelerator_.device, communicator_, parameters_};
   pipeline_ = accelerator_.kernels == nullptr ? MakeHostPipeline(parts, std::move(settings))
                                               : MakeDevicePipeline(parts, accelerator_.kernels, std::move(settings));
@@ -215,11 +241,17 @@ absl::Status Reducer::PutBack(const KeptGradients& kept) {
       kept.PutBack(accelerator_.device, parameters_, [this](size_t index) { return ViewAt(index); }));
   MutexLock lock(&mu_);
   for (const KeptGradients::Gradient& gradient : kept.gradients()) {
+    claims_.Release(gradient.index);
     char* const view = ViewAt(gradient.index);
     Gradient& window = window_[gradient.index];
     for (TensorView* const tensor : {&window.data, &window.target}) {
       if (tensor->data() == gradient.view) *tensor = DenseView(parameters_[gradient.index], view);
     }
+  }
+  for (const KeptGradients::Gradient& gradient : kept.gradients()) {
+    if (!ready_set_.used_in_window(gradient.index)) continue;
+    const Gradient& window = window_[gradient.index];
+    LOCKSTEP_RETURN_IF_ERROR(Claim(gradient.index, {window.data, window.target, window.rows, window.stream}));
   }
   return absl::OkStatus();
 }
@@ -228,6 +260,8 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  if (holds_ && options_.preserve_gradients) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(buckets()));
+  claims_.Ended(claims_.NextRound());
   // Unless an earlier change failed, which has taken them already.
   if (!buckets().empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());
@@ -248,7 +282,6 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     step_ = 0;
     captures_.Clear();
     ready_set_.EndWindow();
-    written_.Forget();
   }
   const absl::Status opened = Open(communicator, Origin::kChanged);
   if (!opened.ok()) {

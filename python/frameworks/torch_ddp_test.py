@@ -643,6 +643,20 @@ class Passes(Case):
         torch.func.grad(lambda x: self.ours(x).square().sum())(self.x).sum().backward()
         self.assert_equal_on_ranks(self.ours, lambda parameter: parameter.grad)
 
+    def test_what_a_failed_backward_leaves(self):
+        for preserve in (False, True):
+            module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+            ours = DistributedDataParallel(module, bucket_cap_mb=2**-20, no_replan=True, preserve_gradients=preserve)
+            if RANK == 1:
+                module[0].weight.register_hook(lambda _: 1 // 0)
+            x = torch.full((1, 2), RANK + 1.0)
+            with self.assertRaises(ZeroDivisionError if RANK == 1 else lockstep.FailedPrecondition):
+                ours(x).sum().backward()
+            ours(x)  # ends what the exception has stopped
+            self.assertEqual(ours.gradient_states(), {'0.weight': 'unchanged', '1.weight': 'unchanged' if preserve else 'averaged'})
+            own = module[0](x).detach().expand(2, 2)
+            torch.testing.assert_close(module[1].weight.grad, own if preserve else own * 1.5 / (RANK + 1))
+
     def test_a_change_of_dtype_that_is_taken_back(self):
         for find in (False, True):
             ours = DistributedDataParallel(nn.Linear(2, 2, bias=False), find_unused_parameters=find)

@@ -27,6 +27,8 @@ _AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVE
 _COMPRESSION = {None: lib.LOCKSTEP_COMPRESSION_NONE, 'float16': lib.LOCKSTEP_COMPRESSION_F16, 'bfloat16': lib.LOCKSTEP_COMPRESSION_BF16}
 _HOOKS = {None: lib.LOCKSTEP_HOOK_NONE, 'all_reduce': lib.LOCKSTEP_HOOK_ALL_REDUCE, 'fp16_compress': lib.LOCKSTEP_HOOK_FP16_COMPRESS,
           'bf16_compress': lib.LOCKSTEP_HOOK_BF16_COMPRESS, 'noop': lib.LOCKSTEP_HOOK_NOOP}
+_GRADIENT_STATES = {lib.LOCKSTEP_GRADIENT_UNCHANGED: 'unchanged', lib.LOCKSTEP_GRADIENT_AVERAGED: 'averaged',
+                    lib.LOCKSTEP_GRADIENT_UNDEFINED: 'undefined'}
 _DTYPE_NAMES = {value: name for name, value in tensors.NAMES.items()}
 _LISTS = {'bucket_caps_bytes': ('bucket_cap_count', 'int64_t[]'), 'delayed': ('delayed_count', 'size_t[]')}  # options, their count and type
 # Fields that are no options.
@@ -368,7 +370,7 @@ class Reducer:
 
     def end_backward(self, stream=None):
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
-        missing somewhere; then no gradient of the step is an average, and the next step may be tried."""
+        missing somewhere; then gradient_states() tells which gradients are averages, and the next step may be tried."""
         handle, ended = self._open(), ffi.new('int32_t*')
         self._ending = True
         while not ended[0]:
@@ -385,6 +387,18 @@ class Reducer:
         out, used = ffi.new('lockstep_tensor*'), ffi.new('int32_t*')
         check(lib.lockstep_reducer_averaged_gradient(self._handle(), index, out, used))
         return (_address(out.data), True) if used[0] else (None, False)
+
+    def gradient_states(self):
+        """After a synchronised backward, above all one that failed: what each parameter's gradient holds (the target, if one was marked):
+        'unchanged', as it was when it was marked, 'averaged', or 'undefined', perhaps parts of sums. 'unchanged' for ignored parameters.
+        With the option preserve_gradients, which costs a copy of the gradients, all are unchanged after a failure."""
+        out = ffi.new('lockstep_gradient_state*')
+        states = []
+        for index, row in enumerate(self.parameters):
+            if not row.ignored:
+                check(lib.lockstep_reducer_gradient_state(self._handle(), index, out))
+            states.append('unchanged' if row.ignored else _GRADIENT_STATES[out[0]])
+        return states
 
     def averaged_rows(self, index):
         """After a synchronised backward, of a sparse parameter: (address of int64 rows, address of values, number of rows), or None."""

@@ -32,6 +32,7 @@ void Bucket::Reset() {
     slot.used = false;
     slot.used_anywhere = false;
     slot.keeps = false;
+    slot.saved = false;
     slot.gradient = kNone;
     slot.target = kNone;
     slot.rows = {};
@@ -49,6 +50,8 @@ void Bucket::Reset() {
   unplanned = 0;
   hashes_differ = false;
   copied_out_well = false;
+  written = Written::kNothing;
+  restored = false;
 }
 
 bool Bucket::InPlace(size_t slot) const {
@@ -123,6 +126,63 @@ void Bucket::PutBack() {
     if (!slots[s].keeps || slots[s].used_anywhere) continue;
     std::memcpy(FlatAt(s), slots[s].spare.data(), plan_->slots[s].elements * SizeOf(plan_->wire));
   }
+}
+
+absl::Status Bucket::Save(size_t index, Device* device, const Parameter& parameter, Stream* stream) {
+  if (plan_->sparse || plan_->slots[index].elements == 0) return absl::OkStatus();  // nothing is written
+  Slot& slot = slots[index];
+  const bool in_view = ViewAt(index) == nullptr || slot.target.data() == ViewAt(index);
+  slot.copies[0].original = slot.target;
+  slot.copies[1].original = in_view ? TensorView() : DenseView(parameter, ViewAt(index));
+  for (Slot::Copy& copy : slot.copies) {
+    const TensorView& original = copy.original;
+    if (original.data() == nullptr) continue;
+    if (copy.memory.bytes() < original.bytes()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(copy.memory, DeviceMemory::Allocate(device, original.bytes()));
+    }
+    if (stream != nullptr) {
+      LOCKSTEP_RETURN_IF_ERROR(stream->Copy(copy.memory.data(), original.data(), original.bytes()));
+    } else {
+      kernels::ReadElements(original, 0, original.elements(), copy.memory.data(), original.dtype(), 1);
+    }
+  }
+  slot.saved = true;
+  return absl::OkStatus();
+}
+
+absl::Status Bucket::Restore(Stream* stream) {
+  for (const Slot& slot : slots) {
+    for (const Slot::Copy& copy : slot.copies) {
+      const TensorView& original = copy.original;
+      if (!slot.saved || original.data() == nullptr) continue;
+      if (stream != nullptr) {
+        LOCKSTEP_RETURN_IF_ERROR(stream->Copy(original.data(), copy.memory.data(), original.bytes()));
+      } else {
+        kernels::WriteElements(original, 0, original.elements(), copy.memory.data(), original.dtype(), 1);
+      }
+    }
+  }
+  restored = true;
+  return absl::OkStatus();
+}
+
+GradientState Bucket::StateOf(size_t index) const {
+  const Slot& slot = slots[index];
+  const bool has_view = ViewAt(index) != nullptr;
+  if (plan_->sparse || plan_->slots[index].elements == 0 || (restored && slot.saved)) return GradientState::kUnchanged;
+  if (!slot.used && !has_view) return GradientState::kUnchanged;  // what it has is not the reducer's affair
+  switch (written) {
+    case Written::kNothing:
+      return GradientState::kUnchanged;
+    case Written::kFlat:
+      // What the slot keeps was put back, unless there was no memory to keep it.
+      return in_place() && !slot.keeps ? GradientState::kUndefined : GradientState::kUnchanged;
+    case Written::kParts:
+      return GradientState::kUndefined;
+    case Written::kAll:
+      break;
+  }
+  return slot.used_anywhere ? GradientState::kAveraged : GradientState::kUnchanged;
 }
 
 // Whether the average goes exactly where the gradient is.

@@ -31,6 +31,13 @@
 
 namespace lockstep {
 
+// What a gradient's memory has after a step, or the target's if one was marked. The numbers are part of the C ABI.
+enum class GradientState : int {
+  kUnchanged = 0,  // what it had when it was marked
+  kAveraged = 1,
+  kUndefined = 2,  // parts of sums, or sums with zeros for a rank that failed
+};
+
 class Bucket {
  public:
   // One gradient in a backward.
@@ -44,6 +51,20 @@ class Bucket {
     // If this rank does not use the parameter, zeros are reduced, and an average replaces the gradient if another rank uses it.
     bool keeps = false;
     DeviceMemory spare;  // memory for one gradient, allocated when it is needed
+    // With preserve_gradients, once `saved`: copies of what the step may write, the target and the view.
+    struct Copy {
+      TensorView original;  // no data: none
+      DeviceMemory memory;  // kept from step to step
+    };
+    Copy copies[2];
+    bool saved = false;
+  };
+  // How far the bucket's averages came.
+  enum class Written {
+    kNothing,
+    kFlat,   // the flat memory has sums, and so do gradients that live there; targets elsewhere are as they were
+    kParts,  // everything that the bucket writes may have parts of sums
+    kAll,
   };
 
   // `flat` is memory of plan.bytes(), or null: the bucket is in pieces. `views` is the memory of gradients that live in
@@ -101,6 +122,13 @@ class Bucket {
   absl::StatusOr<char*> Spare(size_t slot, Device* device, const Parameter& parameter);
   // Whether the gradient lies where it is reduced.
   bool InPlace(size_t slot) const;
+  // Copies aside whatever the step may write for the slot: on the host now (null stream), or in the order of the stream.
+  // ERRORS  RESOURCE_EXHAUSTED  there is no memory for it
+  absl::Status Save(size_t slot, Device* device, const Parameter& parameter, Stream* stream);
+  // Writes back what was saved, likewise. REQUIRES that nothing of the step is under way.
+  absl::Status Restore(Stream* stream);
+  // REQUIRES  the step has ended
+  GradientState StateOf(size_t slot) const;
   // The averages to copy out, at the flat memory's offsets.
   struct Result {
     const char* data;
@@ -129,6 +157,10 @@ class Bucket {
   int unplanned = 0;             // ranks that do not hold the next plan
   bool hashes_differ = false;    // of the ranks' replicas
   bool copied_out_well = false;  // the averages are where they go
+
+  // Of the thread that writes averages; read once the step has ended.
+  Written written = Written::kNothing;
+  bool restored = false;
 
   // Kept from step to step.
   std::vector<std::unique_ptr<Event>> stream_events;  // grown as needed

@@ -94,7 +94,20 @@ absl::Status BucketPipeline::Launch(Bucket& bucket) {
 }
 
 absl::Status BucketPipeline::CopyIn(Bucket& bucket, size_t slot) const {
-  return bucket.CopyIn(slot, settings_.factors.copy_in, parameters_[bucket.plan().slots[slot].parameter]);
+  const Parameter& parameter = parameters_[bucket.plan().slots[slot].parameter];
+  if (Saves()) LOCKSTEP_RETURN_IF_ERROR(bucket.Save(slot, device_, parameter, /*stream=*/nullptr));
+  return bucket.CopyIn(slot, settings_.factors.copy_in, parameter);
+}
+
+absl::Status BucketPipeline::Restore(absl::Span<const std::unique_ptr<Bucket>> buckets) {
+  if (copies_at_once_) {
+    for (const auto& bucket : buckets) LOCKSTEP_RETURN_IF_ERROR(bucket->Restore(/*stream=*/nullptr));
+    return absl::OkStatus();
+  }
+  // Those of the pipeline may have an error.
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->CreateStream("lockstep-back"));
+  for (const auto& bucket : buckets) LOCKSTEP_RETURN_IF_ERROR(bucket->Restore(stream.get()));
+  return stream->Synchronize(Deadline::Infinite());
 }
 
 absl::Status BucketPipeline::MarkPoint(Bucket& bucket, Stream& stream) const {

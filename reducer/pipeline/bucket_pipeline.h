@@ -69,6 +69,7 @@ class BucketPipeline {
     AverageFactors factors_in_place;  // of one in pieces that are not cast
     bool divide_by_live = false;      // average over the ranks that have inputs
     bool in_place = false;            // gradients are reduced where they live, or lie: there is little to copy
+    bool saves = false;               // what a step may write is copied aside first
     bool barrier_first = false;       // ranks may be without inputs: with a hook, a step begins with a barrier
     std::shared_ptr<CommHook> hook;
     OptimizerStep optimizer;
@@ -113,7 +114,11 @@ class BucketPipeline {
   // Whether the marking thread copies a gradient that is ready now into its slot, while it is hot in cache. If not, a
   // stream does so later.
   bool copies_at_once() const { return copies_at_once_; }
+  // The same for one that is not copied, but saved.
+  bool saves_at_once() const { return copies_at_once_ && Saves(); }
   absl::Status CopyIn(Bucket& bucket, size_t slot) const;
+  // Writes back what was saved, and waits for that. REQUIRES that nothing of the step is under way.
+  absl::Status Restore(absl::Span<const std::unique_ptr<Bucket>> buckets);
   // The bucket's gradients are copied after the stream has reached its current end. Launch calls it for all streams of
   // the bucket.
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
@@ -157,6 +162,8 @@ class BucketPipeline {
   // Makes the stream wait for what the optimizer has enqueued or done so far.
   absl::Status WaitForOptimizer(Stream& stream);
 
+  // Of a rank without inputs nothing is saved.
+  bool Saves() const { return settings_.saves && !step_.joined; }
   BucketRecord& RecordOf(const Bucket& bucket) const { return step_.record->buckets[bucket.index()]; }
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;
   void FailHook(Bucket& bucket, const absl::Status& status);

@@ -92,6 +92,10 @@ class DevicePipeline final : public BucketPipeline {
     }
     std::vector<kernels::BucketPiece> pieces;
     for (const size_t s : bucket.staged) {
+      if (Saves()) {
+        const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
+        step_.outcome->Fail(bucket.Save(s, device_, parameter, copy_in_.get()), bucket.index());
+      }
       const Bucket::Slot& slot = bucket.slots[s];
       if (slot.keeps) step_.outcome->Fail(EnqueueKeep(bucket, s), bucket.index());
       if (slot.used && bucket.InPlace(s) && settings_.factors.copy_in == 1) continue;
@@ -259,9 +263,11 @@ class DevicePipeline final : public BucketPipeline {
     status = InBucket(bucket, status);
     step.outcome->FailCommunication(status);
     if (!status.ok()) bucket.reduced = false;
+    bucket.written = Bucket::Written::kParts;
     if (bucket.reduced) {
       bucket.ReadTrailer(StatusTrailer(bucket.told_trailer.data(), bucket.plan().wire, 1));
       bucket.copied_out_well = bucket.failed == 0;
+      bucket.written = bucket.copied_out_well ? Bucket::Written::kAll : Bucket::Written::kFlat;
     }
     if (optimizer_ != nullptr) CallOptimizer(bucket, optimizer_.get());
   }

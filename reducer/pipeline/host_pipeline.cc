@@ -186,6 +186,7 @@ class HostPipeline final : public BucketPipeline {
     const size_t bytes = request.input_pieces->bytes();
     request.count = bytes / SizeOf(plan.wire);
     Reduced(bucket, communicator_->Run(request), bytes);
+    bucket.written = bucket.reduced ? Bucket::Written::kAll : Bucket::Written::kParts;
     return found;
   }
 
@@ -200,8 +201,10 @@ class HostPipeline final : public BucketPipeline {
   absl::Status CopyOut(Bucket& bucket) {
     if (bucket.reduced) bucket.ReadTrailer(bucket.Trailer(1));
     bucket.PutBack();
+    bucket.written = Bucket::Written::kFlat;
     // Nobody may step on what is not an average.
     if (!bucket.reduced || bucket.failed > 0) return absl::OkStatus();
+    bucket.written = Bucket::Written::kParts;
     const Bucket::Result result = bucket.result();
     const double factor = CopyOutFactor(settings_.factors, bucket.joined);
     if (bucket.plan().sparse) LOCKSTEP_RETURN_IF_ERROR(AverageSparse(bucket));
@@ -210,6 +213,7 @@ class HostPipeline final : public BucketPipeline {
       const Parameter& parameter = parameters_[bucket.plan().slots[s].parameter];
       LOCKSTEP_RETURN_IF_ERROR(bucket.CopyOut(s, result.data, result.dtype, factor, parameter));
     }
+    bucket.written = Bucket::Written::kAll;
     bucket.copied_out_well = true;
     return absl::OkStatus();
   }

@@ -426,6 +426,11 @@ class Averager:
         if recording is not None:
             recording.end()
 
+    def gradient_states(self):
+        """What .grad of each parameter holds after a step that failed, by name."""
+        states = self.reducer.gradient_states()
+        return {name: 'unchanged' if index in self._shared else states[index] for index, name in enumerate(self.names)}
+
     def abandon(self):
         """Ends a backward that an exception stopped half way. Other ranks' steps fail, with what is missing here; the next may be tried."""
         if self._task is None:

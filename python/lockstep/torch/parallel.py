@@ -48,6 +48,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                      backward(), on all ranks; a function gets it. None compares nothing, as do hooks that do not average ('noop',
                      post_localSGD_hook). Buffers, frozen and ignored parameters, and ranks without inputs (join), are not compared.
     may_drift        names of further parameters that are not compared.
+    preserve_gradients  True: if a step fails, .grad is this rank's own gradient everywhere. Costs a copy of the gradients.
     others           options of lockstep.Reducer: averaging, compression, trace_path, caps_from_last, plan, no_replan, ...
                      Where processes share too few cores, gradient_memory='copied' takes less time: ranks wait for each other less often.
 
@@ -352,6 +353,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if self._precision is not None:
             self._precision.restore()
         compare(self._communicator, local_parts(tensors_of(self.module, optimizer, {*self.parameters_to_ignore, *self._may_drift})))
+    def gradient_states(self):
+        """After a backward that failed, what .grad of each parameter holds, by name: 'unchanged', this rank's own gradient; 'averaged', or
+        'undefined', perhaps parts of sums. With preserve_gradients=True all are unchanged."""
+        return self._averager.gradient_states()
 
     def will_sync_module_buffers(self):
         """Whether the next forward pass copies buffers: it is the first one, or follows one whose backward averages."""

@@ -1,0 +1,178 @@
+#include "reducer/pipeline/gradient_claims.h"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/fork.h"
+#include "base/types/dtype.h"
+
+namespace lockstep {
+
+GradientClaims::Table& GradientClaims::TableOfProcess() {
+  static std::atomic<Table*> table{nullptr};  // never freed
+  Table* found = table.load(std::memory_order_acquire);
+  while (found == nullptr || found->fork_generation != ForkGeneration()) {
+    auto* const made = new Table{ForkGeneration(), {}, {}, {}};
+    if (table.compare_exchange_strong(found, made, std::memory_order_acq_rel)) return *made;
+    delete made;
+  }
+  return *found;
+}
+
+GradientClaims::GradientClaims(absl::Span<const Parameter> parameters)
+    : parameters_(parameters), table_(TableOfProcess()), ranges_(parameters.size()) {
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    for (Range& range : ranges_[p]) {
+      range.owner = this;
+      range.parameter = p;
+    }
+    ranges_[p][0].writes = true;
+  }
+}
+
+GradientClaims::~GradientClaims() {
+  if (table_.fork_generation != ForkGeneration()) return;
+  MutexLock lock(&table_.mu);
+  for (Ranges& ranges : ranges_) {
+    for (Range& range : ranges) Drop(range);
+  }
+}
+
+GradientClaims::Memories GradientClaims::MemoriesOf(const TensorView& gradient, const TensorView& target) {
+  const auto memory = [](const TensorView& tensor) {
+    if (tensor.elements() == 0) return Memory();
+    return Memory{reinterpret_cast<uintptr_t>(tensor.data()), tensor.dense() ? tensor.bytes() : SizeOf(tensor.dtype())};
+  };
+  Memories memories = {memory(target), memory(gradient)};
+  auto& [written, read] = memories;
+  if (written.begin < read.end() && read.begin < written.end()) {
+    const uintptr_t end = std::max(written.end(), read.end());
+    written.begin = std::min(written.begin, read.begin);
+    written.bytes = end - written.begin;
+    read = Memory();
+  }
+  return memories;
+}
+
+absl::InlinedVector<GradientClaims::Range*, 4> GradientClaims::Overlapping(const Memory& memory) const {
+  absl::InlinedVector<Range*, 4> found;
+  if (memory.bytes == 0) return found;
+  auto at = table_.map.upper_bound(memory.begin);
+  if (at != table_.map.begin() && std::prev(at)->second->end() > memory.begin) --at;
+  for (; at != table_.map.end() && at->first < memory.end(); ++at) found.push_back(at->second);
+  for (Range* const other : table_.overlaps) {
+    if (other->begin < memory.end() && memory.begin < other->end()) found.push_back(other);
+  }
+  return found;
+}
+
+bool GradientClaims::Holds(const Range& range, bool ordered) const {
+  if (range.owner == this) return range.round == round_ || range.round == kUntilTaken;
+  const GradientClaims& other = *range.owner;
+  if (range.checked_only || range.round <= other.ended_) return false;
+  for (const auto& [round, end] : other.issued_) {
+    if (round == range.round) return !ordered && !end->Query();
+  }
+  return true;
+}
+
+absl::Status GradientClaims::Conflict(size_t parameter, const Range& other) const {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "mark_ready: ", Describe(parameter, parameters_[parameter]), " shares memory with ",
+      Describe(other.parameter, other.owner->parameters_[other.parameter]),
+      other.owner == this ? " in this backward" : " of another reducer, whose backward has not ended",
+      ": gradient memory has one owner at a time. A weight that is shared is one parameter, and others have memory of ",
+      "their own until end_backward"));
+}
+
+absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient, const TensorView& target, Until until,
+                                   bool ordered) {
+  const Memories wanted = MemoriesOf(gradient, target);
+  MutexLock lock(&table_.mu);
+  Ranges& ranges = ranges_[parameter];
+  bool moves[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const bool placed = ranges[i].place != Range::kNowhere || wanted[i].bytes == 0;
+    moves[i] = wanted[i].begin != ranges[i].begin || wanted[i].bytes != ranges[i].bytes || !placed;
+    if (!moves[i]) continue;  // nobody else has a claim, or it would not be placed
+    for (const Range* const other : Overlapping(wanted[i])) {
+      const bool own = other->owner == this && other->parameter == parameter;
+      const bool writes = ranges[i].writes || other->writes;
+      if (!own && writes && Holds(*other, ordered)) return Conflict(parameter, *other);
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    if (moves[i]) Drop(ranges[i]);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    ranges[i].checked_only = until == Until::kChecked;
+    ranges[i].round = until == Until::kTaken ? kUntilTaken : round_;
+    if (!moves[i]) continue;
+    static_cast<Memory&>(ranges[i]) = wanted[i];
+    if (wanted[i].bytes > 0) Place(ranges[i]);
+  }
+  return absl::OkStatus();
+}
+
+void GradientClaims::Place(Range& range) {
+  bool shared = false;
+  for (Range* const other : Overlapping(range)) {
+    if (!range.writes && !other->writes && Holds(*other, /*ordered=*/false)) {
+      shared = true;
+    } else {
+      Drop(*other);
+    }
+  }
+  range.place = shared ? Range::kInOverlaps : Range::kInMap;
+  if (shared) {
+    table_.overlaps.push_back(&range);
+  } else if (spare_.empty()) {
+    table_.map.emplace(range.begin, &range);
+  } else {
+    spare_.key() = range.begin;
+    spare_.mapped() = &range;
+    table_.map.insert(std::move(spare_));
+  }
+}
+
+void GradientClaims::Drop(Range& range) {
+  if (range.place == Range::kInMap) spare_ = table_.map.extract(range.begin);
+  if (range.place == Range::kInOverlaps) {
+    table_.overlaps.erase(std::find(table_.overlaps.begin(), table_.overlaps.end(), &range));
+  }
+  range.place = Range::kNowhere;
+}
+
+void GradientClaims::Release(size_t parameter) {
+  MutexLock lock(&table_.mu);
+  for (Range& range : ranges_[parameter]) Drop(range);
+}
+
+void GradientClaims::Take(size_t parameter) {
+  MutexLock lock(&table_.mu);
+  for (Range& range : ranges_[parameter]) {
+    if (range.round == kUntilTaken) range.round = round_;
+  }
+}
+
+uint64_t GradientClaims::NextRound() {
+  MutexLock lock(&table_.mu);
+  return round_++;
+}
+
+void GradientClaims::Issued(uint64_t round, const Event* end) {
+  MutexLock lock(&table_.mu);
+  issued_[issued_[0].second != nullptr] = {round, end};
+}
+
+void GradientClaims::Ended(uint64_t round) {
+  MutexLock lock(&table_.mu);
+  ended_ = std::max(ended_, round);
+  for (auto& [number, end] : issued_) {
+    if (number <= ended_) end = nullptr;
+  }
+}
+
+}  // namespace lockstep

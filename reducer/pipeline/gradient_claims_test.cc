@@ -1,0 +1,198 @@
+#include "reducer/pipeline/gradient_claims.h"
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/device/device.h"
+#include "base/fork_testing.h"
+#include "base/types/dtype.h"
+#include "reducer/plan/plan_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Until = GradientClaims::Until;
+
+constexpr uintptr_t kBase = uintptr_t{1} << 20;  // any address will do: nothing is read there
+
+TensorView At(int64_t offset, int64_t bytes) {
+  return TensorView::Create(reinterpret_cast<void*>(kBase + offset), DType::kF8E5M2, {bytes}, {}, DeviceId()).value();
+}
+
+const std::vector<Parameter>& Table() {
+  static const auto* const table = new std::vector<Parameter>(Vectors(12, 1));
+  return *table;
+}
+
+// Claims memory for a gradient that is overwritten, or whether that can be done.
+bool Claim(GradientClaims& claims, size_t parameter, const TensorView& gradient, Until until = Until::kRoundEnds) {
+  return claims.Claim(parameter, gradient, gradient, until, /*ordered=*/false).ok();
+}
+
+TEST(GradientClaims, OfTwoParametersDoNotOverlap) {
+  const struct {
+    int64_t offset, bytes;
+    bool overlaps;
+  } cases[] = {{100, 50, true}, {100, 1, true},  {149, 1, true},  {149, 9, true}, {90, 11, true},
+               {90, 90, true},  {90, 10, false}, {150, 9, false}, {0, 1, false},  {110, 0, false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(absl::StrCat(c.offset, " + ", c.bytes));
+    for (const bool other_reducer : {false, true}) {
+      GradientClaims claims(Table()), others(Table());
+      EXPECT_TRUE(Claim(claims, 0, At(100, 50)));
+      EXPECT_EQ(Claim(other_reducer ? others : claims, 1, At(c.offset, c.bytes)), !c.overlaps);
+      // Its own it may have again, elsewhere too.
+      EXPECT_TRUE(Claim(claims, 0, At(100, 50)));
+      EXPECT_TRUE(Claim(claims, 0, At(1120, 50)));
+      EXPECT_TRUE(Claim(other_reducer ? others : claims, 1, At(c.offset, c.bytes)));
+    }
+  }
+}
+
+TEST(GradientClaims, OfEarlierRoundsMayBeAnothers) {
+  GradientClaims claims(Table());
+  EXPECT_TRUE(Claim(claims, 0, At(0, 10)));
+  EXPECT_TRUE(Claim(claims, 1, At(10, 10)));
+  claims.NextRound();
+  // As an allocator gives them out anew; one where it was, and one over both.
+  EXPECT_TRUE(Claim(claims, 1, At(0, 10)));
+  EXPECT_TRUE(Claim(claims, 0, At(10, 10)));
+  EXPECT_FALSE(Claim(claims, 2, At(5, 10)));
+  claims.NextRound();
+  EXPECT_TRUE(Claim(claims, 2, At(5, 10)));
+  EXPECT_FALSE(Claim(claims, 0, At(10, 10)));
+  EXPECT_TRUE(Claim(claims, 1, At(0, 5)));
+}
+
+TEST(GradientClaims, WithGapsMayLieBetweenEachOther) {
+  // The columns of a row-major matrix.
+  GradientClaims claims(Table());
+  const auto column = [](int64_t offset) {
+    return TensorView::Create(reinterpret_cast<void*>(kBase + offset), DType::kF8E5M2, {10}, {4}, DeviceId()).value();
+  };
+  EXPECT_TRUE(Claim(claims, 0, column(0)));
+  EXPECT_TRUE(Claim(claims, 1, column(1)));
+  EXPECT_FALSE(Claim(claims, 2, column(1)));
+}
+
+TEST(GradientClaims, NameBothParametersAndWhoseTheyAre) {
+  GradientClaims claims(Table()), others(Table());
+  EXPECT_TRUE(Claim(claims, 0, At(0, 10)));
+  EXPECT_THAT(
+      claims.Claim(3, At(9, 4), At(9, 4), Until::kRoundEnds, false),
+      InvalidArgument("parameter 3 'p3' (f32[1]) shares memory with parameter 0 'p0' (f32[1]) in this backward"));
+  EXPECT_THAT(others.Claim(3, At(9, 4), {}, Until::kRoundEnds, false),
+              InvalidArgument(
+                  "parameter 3 'p3' (f32[1]) shares memory with parameter 0 'p0' (f32[1]) of another reducer, whose "
+                  "backward has not ended"));
+}
+
+// By the event of a step that is under way: Query is all that is asked of it.
+class End : public Event {
+ public:
+  bool Query() const override { return reached; }
+  absl::Status Synchronize(Deadline) override { return absl::OkStatus(); }
+  bool reached = false;
+};
+
+TEST(GradientClaims, AreFreeForOtherReducersOnceTheStepHasEnded) {
+  const TensorView memory = At(0, 10);
+  const auto claimable = [&](bool ordered) {
+    GradientClaims others(Table());
+    return others.Claim(5, memory, memory, Until::kRoundEnds, ordered).ok();
+  };
+  GradientClaims claims(Table());
+  End end;
+  EXPECT_TRUE(Claim(claims, 0, memory, Until::kChecked));
+  EXPECT_TRUE(claimable(false));
+  EXPECT_TRUE(Claim(claims, 0, memory));
+  const uint64_t first = claims.NextRound();
+  EXPECT_FALSE(claimable(true));
+  claims.Issued(first, &end);
+  EXPECT_FALSE(claimable(false));
+  // The same reducer's next step runs behind it.
+  EXPECT_TRUE(Claim(claims, 1, memory));
+  claims.Release(1);
+  EXPECT_TRUE(Claim(claims, 0, memory));
+  EXPECT_FALSE(claimable(true));
+  const uint64_t second = claims.NextRound();
+  claims.Issued(second, &end);
+  claims.Ended(first);
+  EXPECT_FALSE(claimable(false));
+  end.reached = true;
+  EXPECT_TRUE(claimable(false));
+  EXPECT_TRUE(Claim(claims, 0, memory, Until::kTaken));
+  claims.Ended(claims.NextRound());
+  EXPECT_FALSE(claimable(true));
+  EXPECT_FALSE(Claim(claims, 1, memory));
+  claims.Take(0);
+  claims.Ended(claims.NextRound());
+  EXPECT_TRUE(claimable(false));
+}
+
+TEST(GradientClaims, InAForkedChildAreItsOwn) {
+  GradientClaims claims(Table());
+  EXPECT_TRUE(Claim(claims, 0, At(0, 10)));
+  const auto child = [] {
+    GradientClaims childs(Table());
+    return Claim(childs, 0, At(0, 10)) ? 0 : 1;
+  };
+  EXPECT_EQ(RunInForkedChild(child, Deadline::AfterMs(20000)), 0);
+}
+
+// Against a comparison of each with each: of several reducers, which read and write.
+TEST(GradientClaims, AreFoundHoweverTheyMove) {
+  struct Model {
+    int64_t begin = 0, end = 0;
+    bool writes = false, held = false;
+  };
+  constexpr size_t kReducers = 3;
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  std::vector<std::unique_ptr<GradientClaims>> reducers;
+  for (size_t r = 0; r < kReducers; ++r) reducers.push_back(std::make_unique<GradientClaims>(Table()));
+  std::vector<std::vector<std::vector<Model>>> model(
+      kReducers, std::vector<std::vector<Model>>(Table().size(), std::vector<Model>(2)));
+  int refused = 0;
+  for (int i = 0; i < 50000; ++i) {
+    const size_t reducer = random() % kReducers, parameter = random() % Table().size();
+    if (random() % 16 == 0) {
+      reducers[reducer]->Ended(reducers[reducer]->NextRound());
+      for (auto& ranges : model[reducer]) ranges.assign(2, Model());
+    }
+    // Few places, so that many are where they were.
+    const auto any = [&] {
+      return At(static_cast<int64_t>(random() % 100) * 5, static_cast<int64_t>(random() % 3) * 5);
+    };
+    const TensorView gradient = any(), target = random() % 2 == 0 ? gradient : any();
+    const bool one = Overlap(gradient, target);  // then all of it counts as written
+    bool free = true;
+    std::vector<Model> wanted(2);
+    for (const bool writes : {false, true}) {
+      const TensorView& view = writes ? target : gradient;
+      const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(view.data()) - kBase);
+      wanted[writes] = {begin, begin + static_cast<int64_t>(view.bytes()), writes || one, view.bytes() > 0};
+      for (size_t r = 0; r < kReducers; ++r) {
+        for (size_t p = 0; p < Table().size(); ++p) {
+          for (const Model& other : model[r][p]) {
+            const bool overlaps = begin < other.end && other.begin < wanted[writes].end && wanted[writes].held;
+            free = free && !(overlaps && other.held && (wanted[writes].writes || other.writes) &&
+                             (r != reducer || p != parameter));
+          }
+        }
+      }
+    }
+    if (free) model[reducer][parameter] = wanted;
+    refused += !free;
+    ASSERT_EQ(reducers[reducer]->Claim(parameter, gradient, target, Until::kRoundEnds, false).ok(), free)
+        << "call " << i;
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
