@@ -156,8 +156,16 @@ absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> ro
 absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   MutexLock lock(&mu_);
   const bool expected = index < parameters_.size() && !parameters_[index].ignored;
-  if (expected && state_ != State::kIdle && !ending_) ready_set_.Refuse(index, error);
+  if (!expected || state_ == State::kIdle || ending_) return error;
+  ready_set_.Refuse(index, error);
+  if (ready_set_.is_ready(index)) TellRefusal(error);
   return error;
+}
+
+void Reducer::TellRefusal(const absl::Status& error) {
+  if (state_ != State::kArmed) return;
+  flight_->outcome->Fail(absl::FailedPreconditionError(absl::StrCat("a mark was refused (", error.message(), ")")),
+                         buckets().size() - 1, /*provisional=*/true);
 }
 
 absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
@@ -179,12 +187,7 @@ absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientR
         "shared is one parameter, and others have memory of their own until end_backward"));
   }
   absl::StatusOr<ReadySet::Effect> effect = ready_set_.Mark(index);
-  // No later mark can make up for it. What has not been sent yet tells the other ranks.
-  if (!effect.ok() && state_ == State::kArmed) {
-    flight_->outcome->Fail(
-        absl::FailedPreconditionError(absl::StrCat("a mark was refused (", effect.status().message(), ")")),
-        buckets().size() - 1, /*provisional=*/true);
-  }
+  if (!effect.ok()) TellRefusal(effect.status());
   return effect;
 }
 
