@@ -73,7 +73,7 @@ void Reducer::BeginStep(bool joined, char* replayed_trailer) {
   record_.Sample();
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
   // A complaint may come after every gradient has: the last bucket is to carry it.
-  const bool holds_last = options_.find_unused || options_.static_graph;
+  const bool holds_last = options_.find_unused || options_.static_graph || !options_.delayed.empty();
   filler_.Begin(
       {&plan_, buckets(), pipeline_.get(), communicator_, flight_->outcome.get(), &flight_->record, flight_->captured},
       options_.overlap ? buckets().size() - holds_last : 0);

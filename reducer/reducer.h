@@ -308,7 +308,7 @@ class Reducer {
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A mark was refused, and no later mark can make up for it. What has not been sent yet tells the other ranks.
+  // A mark was refused, and no later mark can make up for it: notifies the other ranks, if a bucket is still to be sent.
   void TellRefusal(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
