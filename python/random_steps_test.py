@@ -149,7 +149,7 @@ class Block:
         self.adopt()
 
     def adopt(self):
-        """What the elements hold now is what they are to hold."""
+        """Expects the present elements from now on."""
         self.expected[...] = self.array
 
     def is_as_expected(self):
@@ -192,7 +192,7 @@ Parameter = collections.namedtuple('Parameter', 'index name dtype shape strides 
 # for memory of that dtype. None stands for the source. `salt` chooses the numbers, which are written before the mark or, if `early`, before
 # begin_backward. A sparse parameter has `rows`.
 Mark = collections.namedtuple('Mark', 'index salt source target rows early')
-# What a rank does in a backward, and the code that the contract has for it.
+# One call in a backward, and the code that it returns.
 Action = collections.namedtuple('Action', 'call index mark code')
 
 
@@ -253,7 +253,7 @@ class Case:
         self.transport, self.shares_memory, self.views = pick(['auto', 'tcp', 'deterministic']), chance(0.15), chance(0.3)
         self.real = chance(0.3)  # the numbers are such that sums round
         self.wire = pick([None, None, None, 'F16', 'BF16'])
-        averaging = lib.LOCKSTEP_AVERAGING_BEFORE if self.calls_back else pick([0, 0, 1, 2, 3, 4])
+        averaging = pick([0, 0, 1, 2, 3, 4]) if self.hook in (None, 'named') else lib.LOCKSTEP_AVERAGING_BEFORE
         sums = self.hook_sums if self.calls_back else averaging == lib.LOCKSTEP_AVERAGING_NONE or self.hook == 'noop'
         self.scale = 1 if sums else 1 / self.size
         hook = {None: 'NONE', 'noop': 'NOOP', 'issue': 'CALLBACK', 'start': 'CALLBACK', 'named': 'ALL_REDUCE'}[self.hook]
@@ -297,7 +297,7 @@ class Case:
                 'some' if 'alone' in complaints or 'optimizer' in mistakes.values() else 'ok'
 
     def draw_turn(self, sync, rank, mistake, contract):
-        """What a rank does in a backward: draws calls, and asks the contract about one after the other."""
+        """Draws the calls of a rank in a backward, and asks the contract about each."""
         turn = types.SimpleNamespace(unused=None, actions=[], fails_in={}, given={}, pending={}, complaint=None)
         draws, unmarked = [], []
         for p in self.active:
@@ -434,7 +434,7 @@ class Contract:
         elif call == 'wrong call':
             code = OK  # see Run.wrong_calls
         else:
-            mark = self.lender(index) if call == 'wrong memory' else None
+            mark = self.lender(index) if call == 'wrong memory' and self.sync else None
             code = None if call == 'wrong memory' and not mark else self.refuse(index, INVALID)
         return None if code is None else Action(call, index, mark, code)
 
@@ -554,7 +554,7 @@ class Run:
         return self.records
 
     def wrong_calls(self, sync):
-        """(the code, the call) of calls that are refused and change nothing. sync: of the backward under way, None if there is none."""
+        """Calls that are refused and change nothing: (the code, the call). sync: of the present backward. If there is no backward, None."""
         case, reducer, null, p = self.case, self.reducer, ffi.NULL, self.case.active[0]
         tensor, scalar, count = ffi.new('lockstep_tensor*'), describe(self.arena.address, p.dtype.c, []), len(case.parameters)
         if sync is None:
