@@ -831,8 +831,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_averaged_gradient(lockstep_redu
  *
  * If this rank did not use a parameter in a synchronised backward, its view holds afterwards the average if another rank used it, and its
  * old contents if none did. The library copies the old contents aside for this. So writes to such a view must be complete when
- * begin_backward (with `unused_given`), mark_unused or else end_backward is called, or be in the stream given to it. On a rank that has
- * joined, views have no meaning. */
+ * begin_backward (with `unused_given`), mark_unused or else end_backward is called, or be in the stream given to it. For a delayed
+ * parameter they must be complete when the trigger is marked; from then to the end of the backward nothing writes its view. On a rank
+ * that has joined, views have no meaning. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_gradient_view(lockstep_reducer* reducer, size_t index,
                                                                lockstep_tensor* out_tensor);
 

@@ -51,7 +51,7 @@ absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
   return parameter;
 }
 
-absl::Status CheckFlag(int64_t flag, const char* name) {
+absl::Status CheckFlag(int32_t flag, const char* name) {
   if (flag == 0 || flag == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is ", flag, ", and not 0 or 1"));
 }

@@ -81,6 +81,7 @@ class ReadySet {
   // Whether marks are being counted, so that nothing is ready before the end.
   bool counting() const { return rules_.static_graph && !counted_; }
   bool is_unused(size_t index) const { return states_[index] == State::kUnused; }
+  bool is_ready(size_t index) const { return states_[index] == State::kReady; }
   // The parameters known to be unused when a backward has begun.
   std::vector<size_t> unused() const;
 

@@ -96,7 +96,7 @@ void Reducer::BeginStep(bool joined, absl::optional<uint32_t> hash, char* replay
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
   flight_->record.replicas = std::exchange(replicas_checked_, StepInterval());
   // A complaint may come after every gradient has: the last bucket is to carry it.
-  const bool holds_last = options_.find_unused || options_.static_graph;
+  const bool holds_last = options_.find_unused || options_.static_graph || !options_.delayed.empty();
   filler_.Begin(
       {&plan_, buckets(), pipeline_.get(), communicator_, flight_->outcome.get(), &flight_->record, flight_->captured},
       options_.overlap ? buckets().size() - holds_last : 0);
@@ -178,7 +178,9 @@ absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> ro
 absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
   MutexLock lock(&mu_);
   const bool expected = index < parameters_.size() && !parameters_[index].ignored;
-  if (expected && state_ != State::kIdle && !ending_) ready_set_.Refuse(index, error);
+  if (!expected || state_ == State::kIdle || ending_) return error;
+  ready_set_.Refuse(index, error);
+  if (ready_set_.is_ready(index)) TellRefusal(error);
   return error;
 }
 
@@ -194,18 +196,19 @@ absl::Status Reducer::Claim(size_t index, const GradientRef& gradient) {
                        /*ordered=*/gradient.stream != nullptr);
 }
 
+void Reducer::TellRefusal(const absl::Status& error) {
+  if (state_ != State::kArmed) return;
+  flight_->outcome->Fail(absl::FailedPreconditionError(absl::StrCat("a mark was refused (", error.message(), ")")),
+                         buckets().size() - 1, /*provisional=*/true);
+}
+
 absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
   if (state_ == State::kArmed) {
     LOCKSTEP_RETURN_IF_ERROR(captures_.CheckStream(gradient.stream, flight_->captured));
   }
   if (ready_set_.takes_marks(index)) LOCKSTEP_RETURN_IF_ERROR(Claim(index, gradient));
   absl::StatusOr<ReadySet::Effect> effect = ready_set_.Mark(index);
-  // No later mark can make up for it. What has not been sent yet tells the other ranks.
-  if (!effect.ok() && state_ == State::kArmed) {
-    flight_->outcome->Fail(
-        absl::FailedPreconditionError(absl::StrCat("a mark was refused (", effect.status().message(), ")")),
-        buckets().size() - 1, /*provisional=*/true);
-  }
+  if (!effect.ok()) TellRefusal(effect.status());
   return effect;
 }
 

@@ -326,6 +326,8 @@ class Reducer {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES  a backward is under way
   absl::Status Claim(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A mark was refused, and no later mark can make up for it: notifies the other ranks, if a bucket is still to be sent.
+  void TellRefusal(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/synchronization/notification.h"
 #include "base/error_info.h"
 #include "comm/schedule/schedule.h"
 #include "reducer/reducer_testing.h"
@@ -237,22 +238,31 @@ TEST(RefusedMark, IsToldOnAllRanksUnlessItComesAgain) {
   }
 }
 
-// A second mark says that the gradient went on after the first: what is averaged is not all of it.
+// A second mark says that the gradient went on after the first, so the average lacks a part. It need not match the table.
 TEST(RefusedMark, ThatIsOneTooManyIsToldOnAllRanksWhileSomethingIsLeftToSend) {
   for (const ReducerOptions& options : {BucketEach(), With(&ReducerOptions::static_graph)}) {
-    for (const bool late : {false, true}) {
-      RunWorkers(2, Vectors(3, 20), options, [&](Worker& worker) {
+    for (const auto& [late, dtype] : {std::pair(false, DType::kF32), std::pair(true, DType::kF32),
+                                      std::pair(false, DType::kF64), std::pair(true, DType::kF64)}) {
+      absl::Notification ended;
+      RunWorkers(2, Vectors(3, 20), options, [&, late = late, dtype = dtype](Worker& worker) {
+        ReachableVector<double> memory(20);
+        const auto mark_again = [&] {
+          const absl::Status refused =
+              worker.reducer().MarkReady(2, VectorView(memory.data(), dtype, 20), /*stream=*/nullptr);
+          EXPECT_EQ(refused.code(),
+                    dtype == DType::kF32 ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInvalidArgument);
+        };
         LOCKSTEP_EXPECT_OK(worker.Step(0));
         worker.BeginStep(1);
         LOCKSTEP_EXPECT_OK(worker.Mark(2));
-        if (worker.rank() == 1 && !late) {
-          EXPECT_THAT(worker.Mark(2), FailedPrecondition());
-        }
+        if (worker.rank() == 1 && !late) mark_again();
         worker.MarkAll({1, 0});
-        if (worker.rank() == 1 && late) {
-          EXPECT_THAT(worker.Mark(2), FailedPrecondition());
-        }
+        if (worker.rank() == 1 && late) mark_again();
+        // The end tells nothing that the other rank does not know, so it may come after the other rank's. But a static graph's last bucket
+        // waits for it.
+        if (worker.rank() == 1 && !late && !options.static_graph) ended.WaitForNotification();
         const absl::Status result = worker.End();
+        if (worker.rank() == 0) ended.Notify();
         // Of a static graph the last bucket waits for the end. Otherwise it may have left by then.
         const bool may_have_left = late && !options.static_graph && worker.rank() == 0;
         if (!may_have_left || !result.ok()) {
@@ -262,6 +272,23 @@ TEST(RefusedMark, ThatIsOneTooManyIsToldOnAllRanksWhileSomethingIsLeftToSend) {
       });
     }
   }
+}
+
+// It may come again until the end, though all gradients that are expected are ready.
+TEST(RefusedMark, OfADelayedParameterIsToldOnAllRanks) {
+  ReducerOptions options = BucketEach();
+  options.delayed = {2};
+  RunWorkers(2, Vectors(3, 20), options, [](Worker& worker) {
+    ReachableVector<double> memory(20);
+    worker.BeginStep(1);
+    if (worker.rank() == 1) {
+      EXPECT_THAT(worker.reducer().MarkReady(2, VectorView(memory.data(), DType::kF64, 20), nullptr),
+                  InvalidArgument());
+    }
+    worker.MarkAll({1, 0});
+    EXPECT_THAT(worker.End(), FailedPrecondition("rank 1: a mark was refused (mark_ready: the gradient f64[20] "));
+    EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 2) << "the last one tells of it";
+  });
 }
 
 TEST(MissingGradients, OfOneReducerAreNotTakenForAnothers) {
