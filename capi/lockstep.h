@@ -42,7 +42,8 @@
  * communicator's own error once it has failed.
  *
  * The header is C99 and C++, and includes no framework's and no vendor's header. Preprocessed, it has only declarations. Define
- * LOCKSTEP_EXPORT as nothing for parsers that do not know attributes (cffi, bindgen).
+ * LOCKSTEP_EXPORT as nothing for parsers that do not know attributes (cffi, bindgen). For cffi, also preprocess with
+ * -D'__attribute__(x)=': the system's headers, which this header includes, have attributes too.
  */
 
 #ifndef LOCKSTEP_H_
@@ -113,11 +114,13 @@ LOCKSTEP_EXPORT const char* lockstep_error_message(const lockstep_error* error);
 
 /* The facts in the message, as data.
  *   failed_rank  the rank of the world that died, stopped answering, exited, aborted or differed. If the message names several, the
- *                first. On a communicator without a coordinator, the rank whose connection broke.
+ *                first. On a communicator without a coordinator, the rank whose connection broke. If ranks differ in their calls,
+ *                options, tables or world sizes, the lowest that differs from the lowest rank compared. If a call timed out, rather
+ *                the only one that differs from all others, if there is one.
  *   collective   the operation that returned the error, named like the calls below: "all_reduce", "send", "receive", ...
  *   sequence     the operation's number in the flight records. Messages and calls that did not start have none.
  *   bucket       the reducer's bucket
- *   parameter    the index in the reducer's parameter table
+ *   parameter    the index in the reducer's parameter table; of different lists of tensors, in the list
  *   RETURNS      -1, or "" for the collective, if the error does not have the fact or is NULL. The text is valid until the error
  *                is freed. */
 LOCKSTEP_EXPORT int32_t lockstep_error_failed_rank(const lockstep_error* error);
@@ -329,13 +332,14 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const locks
  *
  * COST  A call with out_work allocates only the handle, if a call like it was made before. */
 
+/* Collectives without an op copy any dtype. Those with one take the dtypes below: else INVALID_ARGUMENT. */
 typedef int32_t lockstep_reduce_op;
 enum {
-  LOCKSTEP_SUM = 0,        /* bool: or */
-  LOCKSTEP_AVG = 1,        /* floats: inputs times 1/n, then the sum; integers: the sum, divided toward zero */
+  LOCKSTEP_SUM = 0,        /* all dtypes; bool: or */
+  LOCKSTEP_AVG = 1,        /* floats and complex: inputs times 1/n, then the sum; integers: the sum, divided toward zero */
   LOCKSTEP_PREMUL_SUM = 2, /* inputs times *options->factor, then the sum; floats and complex */
-  LOCKSTEP_PROD = 3,
-  LOCKSTEP_MIN = 4, /* IEEE 754-2019: NaN propagates, -0 < +0 */
+  LOCKSTEP_PROD = 3,       /* all dtypes; bool: and */
+  LOCKSTEP_MIN = 4,        /* floats, integers and bool. IEEE 754-2019: NaN propagates, -0 < +0 */
   LOCKSTEP_MAX = 5,
   LOCKSTEP_AND = 6, /* integers and bool */
   LOCKSTEP_OR = 7,
@@ -675,7 +679,9 @@ typedef struct lockstep_backward_options {
   size_t struct_size;
   int32_t no_sync; /* 1: nothing is sent, marks are only checked; gradients accumulate in the embedder's memory */
   /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: the parameters in `unused`, perhaps none, are
-   * unused. Then buckets need not wait for the end, and a parameter that is neither there nor marked, ready or unused, is an error. */
+   * unused. Then buckets need not wait for the end, and a parameter that is neither there nor marked, ready or unused, is an error. That
+   * holds for a parameter with a gradient from a backward without sync, too: if this backward does not mark it, it is in `unused`, and
+   * counts as used. */
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;

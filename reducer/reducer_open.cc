@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/device_memory.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "comm/schedule/schedule.h"
@@ -44,8 +45,10 @@ absl::StatusOr<bool> SamePlan(Communicator& communicator, const std::string& pla
   const bool all_changed =
       std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.origin == Origin::kChanged; });
   if (all_changed) return false;
-  return absl::FailedPreconditionError(
-      absl::StrCat("the bucket plan differs on rank 0 and rank ", differing - offers.begin()));
+  const auto rank = static_cast<int>(differing - offers.begin());
+  return WithFailedRank(
+      absl::FailedPreconditionError(absl::StrCat("the bucket plan differs on rank 0 and rank ", rank)),
+      communicator.WorldRank(Rank(rank)).value());
 }
 
 // Every rank calls it. Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or
