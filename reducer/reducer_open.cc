@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@
 
 namespace lockstep {
 namespace {
+
+// How long a reducer that is destroyed in a backward waits for the other ranks to end theirs.
+constexpr std::chrono::seconds kOthersTimeout{30};
 
 // Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
 constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
@@ -104,7 +108,22 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       window_(parameters_.size()) {}
 
 Reducer::~Reducer() {
+  if (pipeline_ != nullptr) {
+    if (IsUnfinished() && communicator_->status().ok()) {
+      filler_.GiveUp(absl::FailedPreconditionError("its reducer was destroyed in the middle of the backward"));
+      // They may wait for this rank elsewhere, and then would never come.
+      if (absl::IsDeadlineExceeded(pipeline_->AwaitOrEnd(nullptr, Deadline::After(kOthersTimeout)))) {
+        communicator_->Abort("its reducer was destroyed in the middle of a backward, and others did not end theirs");
+      }
+    }
+    (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
+  }
   if (holds_) communicator_->Release();
+}
+
+bool Reducer::IsUnfinished() {
+  MutexLock lock(&mu_);
+  return state_ == State::kArmed && !ending_ && !flight_->captured;
 }
 
 absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
@@ -226,7 +245,7 @@ absl::Status Reducer::PutBack(const KeptGradients& kept) {
 absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
-  if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  if (pipeline_ != nullptr) (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
   // Unless an earlier change failed, which has taken them already.
   if (!buckets().empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());

@@ -146,7 +146,8 @@ void TransportCommunicator::OnLeave() {
       group_ = nullptr;
     }
     if (status_.ok()) {
-      const std::string left = FirstInFlight().text;
+      std::string left = FirstInFlight().text;
+      if (left.empty() && holder() != nullptr) left = holder();
       if (control_ != nullptr && !left.empty()) {
         control_->Report(
             options_.channel,

@@ -46,7 +46,7 @@ void Bucket::Reset() {
   reduced = false;
   failed = 0;
   joined = 0;
-  unplanned = 0;
+  unrequested = 0;
   copied_out_well = false;
 }
 
@@ -62,7 +62,7 @@ Bucket::Result Bucket::result() const {
 void Bucket::ReadTrailer(const StatusTrailer& trailer) {
   failed = trailer.Count(StatusTrailer::kFailed);
   joined = trailer.Count(StatusTrailer::kJoined);
-  unplanned = trailer.Count(StatusTrailer::kUnplanned);
+  unrequested = trailer.Count(StatusTrailer::kUnrequested);
   if (failed > 0) return;
   for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = trailer.Count(StatusTrailer::Used(s)) > 0;
 }

@@ -184,7 +184,7 @@ class DevicePipeline final : public BucketPipeline {
     for (size_t e = 0; e < entries.size(); ++e) entries[e].index = bucket.plan().trailer + e;
     if (step_.outcome->MarksFailed(bucket.index())) entries[StatusTrailer::kFailed].value = one;
     if (step_.joined) entries[StatusTrailer::kJoined].value = one;
-    if (!step_.planned) entries[StatusTrailer::kUnplanned].value = one;
+    if (!step_.requested) entries[StatusTrailer::kUnrequested].value = one;
     for (size_t s = 0; s < bucket.slots.size(); ++s) {
       if (bucket.slots[s].used) entries[StatusTrailer::Used(s)].value = one;
     }

@@ -114,7 +114,7 @@ class HostPipeline final : public BucketPipeline {
     trailer.Clear(bucket.slots.size());
     if (step_.outcome->MarksFailed(bucket.index())) trailer.Set(StatusTrailer::kFailed);
     if (step_.joined) trailer.Set(StatusTrailer::kJoined);
-    if (!step_.planned) trailer.Set(StatusTrailer::kUnplanned);
+    if (!step_.requested) trailer.Set(StatusTrailer::kUnrequested);
     for (size_t s = 0; s < bucket.slots.size(); ++s) {
       if (bucket.slots[s].used) trailer.Set(StatusTrailer::Used(s));
     }

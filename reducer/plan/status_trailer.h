@@ -3,7 +3,7 @@
 //
 //   failed       ranks that could not fill the bucket: its data are no average
 //   joined       ranks that have no more inputs and take part with zeros
-//   unplanned    ranks that do not hold the next bucket plan yet
+//   unrequested  ranks that have not requested a new bucket plan
 //   used(slot)   ranks that have a gradient for the slot's parameter; none: its gradient stays as it is
 //
 // A sum of ones is exact up to 2048 ranks in f16, 256 in bf16, 16 in f8e4m3 and 8 in f8e5m2. Beyond that it stops
@@ -20,7 +20,7 @@ namespace lockstep {
 
 class StatusTrailer {
  public:
-  enum Entry : size_t { kFailed = 0, kJoined = 1, kUnplanned = 2, kUsed = 3 };  // the last: of the first slot
+  enum Entry : size_t { kFailed = 0, kJoined = 1, kUnrequested = 2, kUsed = 3 };  // the last: of the first slot
 
   static size_t Elements(size_t slots) { return kUsed + slots; }
   static size_t Used(size_t slot) { return kUsed + slot; }
