@@ -71,6 +71,10 @@ lockstep_error* lockstep_communicator_create(const lockstep_communicator_options
     if (given.store != nullptr) {
       LOCKSTEP_RETURN_IF_ERROR(CheckNotForked(given.store->fork_generation, "store"));
     }
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.deterministic, "deterministic"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.checked, "checked"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.tcp_zero_copy, "tcp_zero_copy"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.nccl_split_share, "nccl_split_share"));
     lockstep::WorldOptions world;
     world.size = given.world_size;
     world.rank = given.rank;

@@ -102,6 +102,11 @@ absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms, const 
   return std::chrono::milliseconds(std::min(timeout_ms, kTimeoutMsMax));
 }
 
+absl::Status CheckFlag(int32_t flag, const char* name) {
+  if (flag == 0 || flag == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", flag, ", and not 0 or 1"));
+}
+
 absl::Status CheckStructSize(size_t struct_size, const char* name) {
   if (struct_size >= sizeof(size_t)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size, ": LOCKSTEP_INIT sets it"));

@@ -38,6 +38,9 @@ absl::Status NullArgument(const char* name);
 // INVALID_ARGUMENT if it is negative.
 absl::StatusOr<std::chrono::milliseconds> ReadTimeout(int64_t timeout_ms, const char* name = "timeout_ms");
 
+// INVALID_ARGUMENT unless it is 0 or 1.
+absl::Status CheckFlag(int32_t flag, const char* name);
+
 // A malloc'ed copy for lockstep_string_free.
 char* CopyString(const std::string& text);
 

@@ -42,7 +42,8 @@
  * communicator's own error once it has failed.
  *
  * The header is C99 and C++, and includes no framework's and no vendor's header. Preprocessed, it has only declarations. Define
- * LOCKSTEP_EXPORT as nothing for parsers that do not know attributes (cffi, bindgen).
+ * LOCKSTEP_EXPORT as nothing for parsers that do not know attributes (cffi, bindgen). For cffi, also preprocess with
+ * -D'__attribute__(x)=': the system's headers, which this header includes, have attributes too.
  */
 
 #ifndef LOCKSTEP_H_
@@ -113,11 +114,13 @@ LOCKSTEP_EXPORT const char* lockstep_error_message(const lockstep_error* error);
 
 /* The facts in the message, as data.
  *   failed_rank  the rank of the world that died, stopped answering, exited, aborted or differed. If the message names several, the
- *                first. On a communicator without a coordinator, the rank whose connection broke.
+ *                first. On a communicator without a coordinator, the rank whose connection broke. If ranks differ in their calls,
+ *                options, tables or world sizes, the lowest that differs from the lowest rank compared. If a call timed out, rather
+ *                the only one that differs from all others, if there is one.
  *   collective   the operation that returned the error, named like the calls below: "all_reduce", "send", "receive", ...
  *   sequence     the operation's number in the flight records. Messages and calls that did not start have none.
  *   bucket       the reducer's bucket
- *   parameter    the index in the reducer's parameter table
+ *   parameter    the index in the reducer's parameter table; of different lists of tensors, in the list
  *   RETURNS      -1, or "" for the collective, if the error does not have the fact or is NULL. The text is valid until the error
  *                is freed. */
 LOCKSTEP_EXPORT int32_t lockstep_error_failed_rank(const lockstep_error* error);
@@ -272,7 +275,8 @@ typedef struct lockstep_communicator_options {
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_create(const lockstep_communicator_options* options,
                                                              lockstep_communicator** out_communicator);
 
-/* Ends the operations in flight, with CANCELLED here and ABORTED on the peers. Does not wait for the peers.
+/* Ends the operations in flight, with CANCELLED here and ABORTED on the peers. A synchronised backward between begin_backward and
+ * end_backward is in flight, with its hooks. Does not wait for the peers.
  *
  * If nothing is in flight here, peers can still finish what this rank has finished. Their later calls return ABORTED after a second or
  * two, with a message that names this rank. Subgroups stay usable. The communicator's works are done. Its reducers, prepared collectives
@@ -290,7 +294,8 @@ LOCKSTEP_EXPORT int32_t lockstep_communicator_size(const lockstep_communicator* 
  *            how far it had come. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_status(const lockstep_communicator* communicator);
 
-/* Fails all operations in flight and all later ones, on every rank, with ABORTED and this reason. Does not wait. */
+/* Fails all operations in flight and all later ones, on every rank, with ABORTED and this reason. Does not wait. If a reducer of this
+ * communicator has a hook, the hook's communicator ends too, at the latest when a call waits for the backward. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason);
 
 /* Changes the timeout of this rank's later operations that name none: timeout_ms of its options. Communicators that are made from this
@@ -329,13 +334,14 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_flight_records(const locks
  *
  * COST  A call with out_work allocates only the handle, if a call like it was made before. */
 
+/* Collectives without an op copy any dtype. Those with one take the dtypes below: else INVALID_ARGUMENT. */
 typedef int32_t lockstep_reduce_op;
 enum {
-  LOCKSTEP_SUM = 0,        /* bool: or */
-  LOCKSTEP_AVG = 1,        /* floats: inputs times 1/n, then the sum; integers: the sum, divided toward zero */
+  LOCKSTEP_SUM = 0, /* all dtypes; bool: or */
+  LOCKSTEP_AVG = 1, /* floats and complex: inputs times 1/n, then the sum; integers: the sum, divided toward zero */
   LOCKSTEP_PREMUL_SUM = 2, /* inputs times *options->factor, then the sum; floats and complex */
-  LOCKSTEP_PROD = 3,
-  LOCKSTEP_MIN = 4, /* IEEE 754-2019: NaN propagates, -0 < +0 */
+  LOCKSTEP_PROD = 3,       /* all dtypes; bool: and */
+  LOCKSTEP_MIN = 4,        /* floats, integers and bool. IEEE 754-2019: NaN propagates, -0 < +0 */
   LOCKSTEP_MAX = 5,
   LOCKSTEP_AND = 6, /* integers and bool */
   LOCKSTEP_OR = 7,
@@ -580,7 +586,8 @@ typedef lockstep_error* (*lockstep_hook_issue)(void* context, lockstep_hook_buck
 
 /* hook_start: does the work on a bucket by any means, here or on another thread. It may use any call of this header on this
  * communicator. Whoever finishes the work calls lockstep_hook_complete.
- *   THREADS  Runs on the thread lockstep-coll, which then waits for lockstep_hook_complete. */
+ *   THREADS  Runs on the thread lockstep-coll, which then waits for lockstep_hook_complete, but no longer than hook_timeout_ms, or than
+ *            the reducer's communicator is usable. */
 typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                     lockstep_hook_completion* completion);
 
@@ -703,12 +710,15 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
                                                         const lockstep_reducer_options* options,
                                                         lockstep_reducer** out_reducer);
 
-/* If a step is under way, waits for its launched buckets, at most until their deadline. Does not wait if the communicator was destroyed
- * or aborted. */
+/* If a step is under way, waits for its launched buckets, at most until their deadline. If end_backward was not called, the step fails on
+ * the other ranks: their end_backward returns FAILED_PRECONDITION, which names this rank. This call waits for them, at most 30 s, then
+ * aborts the communicator. Buckets that were launched before are averages. Calls no hook. Does not wait if the communicator was destroyed
+ * or aborted, nor for a backward without sync. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.
- *   COST  the tensors are coalesced into few messages */
+ *   REQUIRES  tensors are dense: elements in any order of dimensions, without gaps
+ *   COST      the tensors are coalesced into few messages */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lockstep_tensor* tensors,
                                                            size_t tensor_count, int32_t root);
 
@@ -716,7 +726,9 @@ typedef struct lockstep_backward_options {
   size_t struct_size;
   int32_t no_sync; /* 1: nothing is sent, marks are only checked; gradients accumulate in the embedder's memory */
   /* For find_unused_parameters. 0: a parameter without a mark at the end is unused. 1: the parameters in `unused`, perhaps none, are
-   * unused. Then buckets need not wait for the end, and a parameter that is neither there nor marked, ready or unused, is an error. */
+   * unused. Then buckets need not wait for the end, and a parameter that is neither there nor marked, ready or unused, is an error. That
+   * holds for a parameter with a gradient from a backward without sync, too: if this backward does not mark it, it is in `unused`, and
+   * counts as used. */
   int32_t unused_given;
   const size_t* unused; /* indexes of parameters */
   size_t unused_count;
@@ -904,15 +916,16 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* b
                                                          void* context);
 
 /* Tells that a host-completed hook is done with its bucket: NULL for success, or an error, which the library frees. Frees the
- * completion, so it is called exactly once. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED. Then the bucket must not
- * be touched, and this call only frees completion and error.
+ * completion, so it is called exactly once. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED, and once the reducer's
+ * communicator has ended, with its error. Then the bucket must not be touched, and this call only frees completion and error.
  *   THREADS  Any thread may call it. */
 LOCKSTEP_EXPORT void lockstep_hook_complete(lockstep_hook_completion* completion, lockstep_error* error);
 
 /* ---- The reducer: plans, reports --------------------------------------------------------------------------------- */
 
-/* Plans buckets again, in the order in which rank 0's gradients appear in the next synchronised backward. Every rank calls it. The plan
- * is used once all ranks have it. Does not wait. */
+/* Plans buckets again. Every rank calls it. Let s be the number of the first synchronised backward that succeeds and that every rank began
+ * after its call. The plan has the order in which rank 0's gradients appeared in s. It is used from backward s + 3 on, which waits for
+ * it in the rare case that it has not arrived by then. A call before that has no effect. Does not wait. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_request_replan(lockstep_reducer* reducer);
 
 /* The number of the plan in use. 1 for the first. Grows only in begin_backward. 0 for NULL. */

@@ -350,7 +350,7 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   InitModel(&model);
 #define REFUSED(text) INVALID(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), text)
   options.hook_issue = IssueClumsily;
-  REFUSED("not LOCKSTEP_HOOK_CALLBACK");
+  REFUSED("without LOCKSTEP_HOOK_CALLBACK");
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
   REFUSED("one of hook_issue and hook_start");
@@ -358,9 +358,9 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   options.hook_timeout_ms = -1;
   REFUSED("hook_timeout_ms");
   options.hook_start = NULL;
+  options.hook_timeout_ms = 0;
   REFUSED("one of hook_issue and hook_start");
   options.hook_start = Start;
-  options.hook_timeout_ms = 0;
   options.averaging = LOCKSTEP_AVERAGING_NONE;
   REFUSED("the hook averages");
   options.averaging = LOCKSTEP_AVERAGING_BEFORE;

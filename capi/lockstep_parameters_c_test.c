@@ -99,30 +99,48 @@ static void Unused(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
-/* Parameter 0 has no elements, and rank 0 alone uses it. */
+static void AverageBucket(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                          lockstep_hook_completion* completion) {
+  lockstep_tensor whole;
+  (void)context;
+  OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  lockstep_hook_complete(completion, lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL));
+}
+
+/* Parameters 0 to 2 have no elements: both ranks use 0, rank 0 alone 1, and none 2. In place, in views, copied, and by hooks of both. */
 static void Empty(lockstep_communicator* communicator) {
+  static const char* const names[3] = {"everywhere", "once", "nowhere"};
+  const int32_t rank = lockstep_communicator_rank(communicator);
   const int64_t shape[2] = {0, 3};
   const lockstep_tensor nothing = {NULL, shape, NULL, 2, LOCKSTEP_COMPLEX64, LOCKSTEP_HOST, 0};
-  for (int way = 0; way <= 2; ++way) {
+  for (int way = 0; way <= 4; ++way) {
     lockstep_reducer_options options = OneEach();
     lockstep_reducer* reducer = NULL;
-    lockstep_parameter table[2];
+    lockstep_parameter table[4];
     lockstep_tensor average;
     float value = 1;
     const lockstep_tensor one = Vector(&value, &kOne, LOCKSTEP_F32);
     int32_t used = -1;
-    table[0] = Parameter("empty", shape, 2, LOCKSTEP_COMPLEX64);
-    table[1] = Parameter("one", &kOne, 1, LOCKSTEP_F32);
+    for (size_t i = 0; i < 3; ++i) table[i] = Parameter(names[i], shape, 2, LOCKSTEP_COMPLEX64);
+    table[3] = Parameter("one", &kOne, 1, LOCKSTEP_F32);
     options.find_unused_parameters = 1;
-    options.gradient_as_bucket_view = way == 1;
+    options.gradient_as_bucket_view = way == 1 || way == 4;
     if (way == 2) options.gradient_memory = "copied";
-    OK(lockstep_reducer_create(communicator, table, 2, &options, &reducer));
-    OK(lockstep_reducer_begin_backward(reducer, NULL));
-    if (lockstep_communicator_rank(communicator) == 0) OK(lockstep_reducer_mark_ready(reducer, 0, &nothing, NULL));
-    OK(lockstep_reducer_mark_ready(reducer, 1, &one, NULL));
-    OK(lockstep_reducer_end_backward(reducer, NULL));
-    OK(lockstep_reducer_averaged_gradient(reducer, 0, &average, &used));
-    CHECK(used == 1 && average.dimensions == 2 && average.shape[1] == 3);
+    if (way >= 3) options.hook = LOCKSTEP_HOOK_CALLBACK;
+    if (way >= 3) options.hook_start = AverageBucket;
+    OK(lockstep_reducer_create(communicator, table, 4, &options, &reducer));
+    for (int step = 0; step < 2; ++step) {
+      OK(lockstep_reducer_begin_backward(reducer, NULL));
+      OK(lockstep_reducer_mark_ready(reducer, 0, &nothing, NULL));
+      if (rank == 0) OK(lockstep_reducer_mark_ready(reducer, 1, &nothing, NULL));
+      OK(lockstep_reducer_mark_ready(reducer, 3, &one, NULL));
+      OK(lockstep_reducer_end_backward(reducer, NULL));
+      for (size_t i = 0; i < 2; ++i) {
+        OK(lockstep_reducer_averaged_gradient(reducer, i, &average, &used));
+        CHECK(used == 1 && average.dimensions == 2 && average.shape[0] == 0 && average.shape[1] == 3);
+      }
+      CheckUnusedAnywhere(reducer, 2);
+    }
     lockstep_reducer_destroy(reducer);
   }
 }

@@ -110,9 +110,71 @@ static void BucketOptions(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
+/* Every flag of every struct is 0 or 1. */
+static void FlagsThatCannotBe(lockstep_communicator* communicator) {
+  typedef enum Struct { COMMUNICATOR, REDUCER, PARAMETER, BACKWARD } Struct;
+  static const struct {
+    Struct in;
+    size_t offset;
+    const char* name;
+  } flags[] = {
+#define FLAG(in, type, name) {in, offsetof(type, name), #name}
+      FLAG(COMMUNICATOR, lockstep_communicator_options, deterministic),
+      FLAG(COMMUNICATOR, lockstep_communicator_options, checked),
+      FLAG(COMMUNICATOR, lockstep_communicator_options, tcp_zero_copy),
+      FLAG(COMMUNICATOR, lockstep_communicator_options, nccl_split_share),
+      FLAG(REDUCER, lockstep_reducer_options, find_unused_parameters),
+      FLAG(REDUCER, lockstep_reducer_options, static_graph),
+      FLAG(REDUCER, lockstep_reducer_options, gradient_as_bucket_view),
+      FLAG(REDUCER, lockstep_reducer_options, caps_from_last),
+      FLAG(REDUCER, lockstep_reducer_options, no_overlap),
+      FLAG(REDUCER, lockstep_reducer_options, no_replan),
+      FLAG(REDUCER, lockstep_reducer_options, uneven_inputs),
+      FLAG(REDUCER, lockstep_reducer_options, divide_by_live_ranks),
+      FLAG(REDUCER, lockstep_reducer_options, throw_on_early_termination),
+      FLAG(PARAMETER, lockstep_parameter, ignored),
+      FLAG(PARAMETER, lockstep_parameter, sparse),
+      FLAG(BACKWARD, lockstep_backward_options, no_sync),
+      FLAG(BACKWARD, lockstep_backward_options, unused_given),
+#undef FLAG
+  };
+  lockstep_reducer* const good = CreateReducer(communicator, NULL, PARAMETERS, NULL);
+  for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); ++i) {
+    for (int32_t value = -1; value <= 2; value += 3) {
+      lockstep_communicator_options world;
+      lockstep_reducer_options options = OneEach();
+      lockstep_backward_options backward;
+      lockstep_communicator* none = NULL;
+      lockstep_reducer* reducer = NULL;
+      char text[64];
+      Model model;
+      InitModel(&model);
+      LOCKSTEP_INIT(world);
+      LOCKSTEP_INIT(backward);
+      void* const structs[] = {&world, &options, &model.table[1], &backward};
+      memcpy((char*)structs[flags[i].in] + flags[i].offset, &value, sizeof(value));
+      snprintf(text, sizeof(text), "%s is %d, and not 0 or 1", flags[i].name, value);
+      if (flags[i].in == COMMUNICATOR) {
+        INVALID(lockstep_communicator_create(&world, &none), text);
+      } else if (flags[i].in == BACKWARD) {
+        INVALID(lockstep_reducer_begin_backward(good, &backward), text);
+      } else {
+        INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), text);
+      }
+    }
+  }
+  lockstep_reducer_destroy(good);
+}
+
+/* Is never called. */
+static void Release(void* context) { (void)context; }
+
 /* Options that mean nothing beside the others. */
 static void OptionsThatCannotBe(lockstep_communicator* communicator) {
   static const size_t delayed = 0;
+  static const int64_t cap = 0;
+  static char context;
+  const lockstep_hook_issue issue = (lockstep_hook_issue)(void (*)(void))Release;
   lockstep_reducer* reducer = NULL;
   Model model;
   InitModel(&model);
@@ -122,14 +184,65 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
     options.field = value;                                                                             \
     INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), text); \
   } while (0)
-  REFUSED(predivide_factor, 2, "not LOCKSTEP_AVERAGING_PREDIVIDE");
-  REFUSED(delayed, &delayed, "delayed_count is 0");
-  REFUSED(static_graph, 2, "static_graph is 2");
-  REFUSED(no_overlap, -1, "no_overlap is -1");
+  REFUSED(predivide_factor, 2, "predivide_factor without LOCKSTEP_AVERAGING_PREDIVIDE");
+  REFUSED(delayed, &delayed, "delayed without delayed_count");
+  REFUSED(delayed_trigger, 1, "delayed_trigger without delayed");
+  REFUSED(bucket_caps_bytes, &cap, "bucket_caps_bytes without bucket_cap_count");
+  REFUSED(optimizer_context, &context, "optimizer_context without optimizer_step");
+  REFUSED(optimizer_release, Release, "optimizer_release without optimizer_step");
+  REFUSED(hook_name, "mine", "hook_name without LOCKSTEP_HOOK_CALLBACK");
+  REFUSED(hook_issue, issue, "hook_issue without LOCKSTEP_HOOK_CALLBACK");
+  REFUSED(hook_context, &context, "hook_context without LOCKSTEP_HOOK_CALLBACK");
+  REFUSED(hook_release, Release, "hook_release without LOCKSTEP_HOOK_CALLBACK");
+  REFUSED(hook_timeout_ms, 1, "hook_timeout_ms without hook_start");
+  REFUSED(hook = LOCKSTEP_HOOK_CALLBACK; options.hook_issue = issue;
+          options.hook_timeout_ms, 1, "hook_timeout_ms without hook_start");
+  for (int32_t averaging = LOCKSTEP_AVERAGING_AFTER; averaging < LOCKSTEP_AVERAGING_PREDIVIDE; ++averaging) {
+    REFUSED(hook = LOCKSTEP_HOOK_NOOP; options.averaging, averaging, "nothing is averaged");
+    REFUSED(hook = LOCKSTEP_HOOK_CALLBACK; options.hook_issue = issue;
+            options.averaging, averaging, "the hook averages");
+  }
   REFUSED(divide_by_live_ranks, 1, "divide_by_live_ranks without uneven_inputs");
   REFUSED(throw_on_early_termination, 1, "throw_on_early_termination without uneven_inputs");
   REFUSED(gradient_memory = "copied"; options.gradient_as_bucket_view, 1, "both gradient_memory and");
 #undef REFUSED
+}
+
+/* Errors about ranks that differ have the rank, and those about tables the parameter. */
+static void RanksThatDiffer(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  for (int way = 0; way <= 4; ++way) {
+    lockstep_reducer_options options = OneEach();
+    lockstep_reducer* reducer = NULL;
+    lockstep_communicator* all = NULL;
+    const char* message = NULL;
+    lockstep_error* error = NULL;
+    Model model;
+    InitModel(&model);
+    if (rank == 1) {
+      if (way == 0) options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
+      if (way == 1) options.no_replan = 1;
+      if (way == 2) model.table[1].dtype = LOCKSTEP_F64;
+    }
+    if (way <= 2) {
+      error = lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer);
+    } else {
+      /* In a collective, or only in the next one. */
+      OK(lockstep_communicator_duplicate(communicator, &all));
+      for (int call = 0; call < 2 && error == NULL; ++call) {
+        const lockstep_reduce_op op = rank == 1 && call == 0 ? LOCKSTEP_MAX : LOCKSTEP_SUM;
+        error = way == 3 ? lockstep_all_reduce(all, &model.gradients[0], &model.gradients[0], op, NULL, NULL, NULL)
+                         : lockstep_reduce(all, &model.gradients[0], &model.gradients[0], op, 0, NULL, NULL, NULL);
+      }
+    }
+    CHECK(lockstep_error_code(error) == LOCKSTEP_FAILED_PRECONDITION);
+    CHECK(lockstep_error_failed_rank(error) == 1);
+    CHECK(lockstep_error_parameter(error) == (way == 2 ? 1 : -1));
+    message = lockstep_error_message(error);
+    if (way == 0) CHECK(strcmp(message, "the options differ: hook: none on rank 0, fp16_compress on rank 1") == 0);
+    lockstep_error_free(error);
+    lockstep_communicator_destroy(all);
+  }
 }
 
 static void BucketViews(lockstep_communicator* communicator) {
@@ -338,7 +451,9 @@ static void OfAnyNumberOfRanks(lockstep_communicator* communicator) {
 
 static void OfTwo(lockstep_communicator* communicator) {
   OfAnyNumberOfRanks(communicator);
+  FlagsThatCannotBe(communicator);
   OptionsThatCannotBe(communicator);
+  RanksThatDiffer(communicator);
   BucketViews(communicator);
   Plans(communicator);
   IntoTarget(communicator);

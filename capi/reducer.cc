@@ -120,6 +120,8 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
   return Guard(reducer, [&]() -> absl::Status {
     lockstep_backward_options given = {};
     LOCKSTEP_RETURN_IF_ERROR(ReadOptions(options, "lockstep_backward_options", &given));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.no_sync, "no_sync"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckFlag(given.unused_given, "unused_given"));
     lockstep::BackwardOptions backward;
     backward.sync = given.no_sync == 0;
     if (given.unused_count > 0 && given.unused == nullptr) return NullArgument("unused");

@@ -46,14 +46,42 @@ absl::StatusOr<Parameter> ToParameter(const lockstep_parameter& given) {
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.device, ToDevice(given.device_kind, given.device_index));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.shape, Extents(given.shape, given.dimensions));
   LOCKSTEP_ASSIGN_OR_RETURN(parameter.strides, Extents(given.strides, given.dimensions));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.ignored, "ignored"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.sparse, "sparse"));
   parameter.ignored = given.ignored != 0;
   parameter.sparse = given.sparse != 0;
   return parameter;
 }
 
-absl::Status CheckFlag(int32_t flag, const char* name) {
-  if (flag == 0 || flag == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", flag, ", and not 0 or 1"));
+// INVALID_ARGUMENT for an option that has no effect without another one.
+absl::Status CheckRequired(const lockstep_reducer_options& given) {
+  const char* const callback = "LOCKSTEP_HOOK_CALLBACK";
+  const bool calls_back = given.hook == LOCKSTEP_HOOK_CALLBACK;
+  const struct {
+    const char* option;
+    bool is_given;
+    const char* required;
+    bool has_required;
+  } rules[] = {
+      {"hook_issue", given.hook_issue != nullptr, callback, calls_back},
+      {"hook_start", given.hook_start != nullptr, callback, calls_back},
+      {"hook_name", given.hook_name != nullptr, callback, calls_back},
+      {"hook_context", given.hook_context != nullptr, callback, calls_back},
+      {"hook_release", given.hook_release != nullptr, callback, calls_back},
+      {"hook_timeout_ms", given.hook_timeout_ms != 0, "hook_start", given.hook_start != nullptr},
+      {"predivide_factor", given.predivide_factor != 0, "LOCKSTEP_AVERAGING_PREDIVIDE",
+       given.averaging == LOCKSTEP_AVERAGING_PREDIVIDE},
+      {"optimizer_context", given.optimizer_context != nullptr, "optimizer_step", given.optimizer_step != nullptr},
+      {"optimizer_release", given.optimizer_release != nullptr, "optimizer_step", given.optimizer_step != nullptr},
+      {"bucket_caps_bytes", given.bucket_caps_bytes != nullptr, "bucket_cap_count", given.bucket_cap_count > 0},
+      {"delayed", given.delayed != nullptr, "delayed_count", given.delayed_count > 0},
+      {"delayed_trigger", given.delayed_trigger != 0, "delayed", given.delayed_count > 0},
+  };
+  for (const auto& rule : rules) {
+    if (!rule.is_given || rule.has_required) continue;
+    return absl::InvalidArgumentError(absl::StrCat(rule.option, " without ", rule.required));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadCaps(const lockstep_reducer_options& given, ReducerOptions* options) {
@@ -94,8 +122,11 @@ absl::StatusOr<absl::optional<DType>> ToWire(lockstep_compression compression) {
 absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_ptr<World>* world,
                       ReducerOptions* options) {
   LOCKSTEP_ASSIGN_OR_RETURN(options->compress, ToWire(given.compression));
-  if (given.hook != LOCKSTEP_HOOK_CALLBACK && (given.hook_issue != nullptr || given.hook_start != nullptr)) {
-    return absl::InvalidArgumentError("a callback of a hook is set, but hook is not LOCKSTEP_HOOK_CALLBACK");
+  const bool averages = given.hook != LOCKSTEP_HOOK_NOOP && given.hook != LOCKSTEP_HOOK_CALLBACK;
+  if (!averages && given.averaging != LOCKSTEP_AVERAGING_BEFORE) {
+    return absl::InvalidArgumentError(given.hook == LOCKSTEP_HOOK_NOOP
+                                          ? "averaging and LOCKSTEP_HOOK_NOOP: nothing is averaged"
+                                          : "averaging and LOCKSTEP_HOOK_CALLBACK: the hook averages");
   }
   switch (given.hook) {
     case LOCKSTEP_HOOK_NONE:
@@ -108,15 +139,13 @@ absl::Status ReadHook(const lockstep_reducer_options& given, const std::shared_p
         return absl::InvalidArgumentError("hook and compression say different dtypes");
       }
       options->compress = wire;
+      options->compressing_hook = given.hook == LOCKSTEP_HOOK_FP16_COMPRESS ? "fp16_compress" : "bf16_compress";
       return absl::OkStatus();
     }
     case LOCKSTEP_HOOK_NOOP:
       options->hook = MakeNoopHook();
       return absl::OkStatus();
     case LOCKSTEP_HOOK_CALLBACK: {
-      if (given.averaging != LOCKSTEP_AVERAGING_BEFORE) {
-        return absl::InvalidArgumentError("averaging and LOCKSTEP_HOOK_CALLBACK: the hook averages");
-      }
       LOCKSTEP_ASSIGN_OR_RETURN(options->hook, MakeCallbackHook(given, world));
       return absl::OkStatus();
     }
@@ -193,6 +222,7 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   options.field = given.name != 0;
 #define LOCKSTEP_OWN_OPTION(type, field, initial)
 #include "reducer/reducer_options.inc"
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired(given));
   LOCKSTEP_RETURN_IF_ERROR(ReadCaps(given, &options));
   LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.caps_from_last, "caps_from_last"));
   LOCKSTEP_RETURN_IF_ERROR(CheckFlag(given.no_overlap, "no_overlap"));
@@ -204,11 +234,7 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     return absl::InvalidArgumentError(absl::StrCat(given.averaging, " is no lockstep_averaging"));
   }
   options.average = static_cast<Average>(given.averaging);
-  if (options.average == Average::kPredivide) {
-    options.predivide_factor = given.predivide_factor;
-  } else if (given.predivide_factor != 0) {
-    return absl::InvalidArgumentError("a predivide_factor, but averaging is not LOCKSTEP_AVERAGING_PREDIVIDE");
-  }
+  if (options.average == Average::kPredivide) options.predivide_factor = given.predivide_factor;
   options.overlap = given.no_overlap == 0;
   options.replan = given.no_replan == 0;
   if (given.plan != nullptr) options.plan = given.plan;
@@ -217,9 +243,6 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
     options.optimizer = ToOptimizer(given.optimizer_step, given.optimizer_context);
   }
   if (given.delayed == nullptr && given.delayed_count > 0) return NullArgument("delayed");
-  if (given.delayed != nullptr && given.delayed_count == 0) {
-    return absl::InvalidArgumentError("delayed is given, but delayed_count is 0");
-  }
   options.delayed.assign(given.delayed, given.delayed + given.delayed_count);
   options.delayed_trigger = given.delayed_trigger;
   if (given.gradient_memory != nullptr) {

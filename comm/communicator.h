@@ -277,10 +277,10 @@ class Communicator {
   // Fails everything in flight and to come, on every rank, with ABORTED and this reason.
   virtual void Abort(const std::string& reason) = 0;
 
-  // This rank leaves, as in the destructor. Operations in flight end with CANCELLED here and with ABORTED on the other ranks. If
-  // nothing is in flight here, the others may still finish what this rank has finished; their calls beyond that are ABORTED and name
-  // this rank. Here status() and every later call are CANCELLED, also of what was made of this communicator, except its subgroups.
-  // Waits for no peer. Idempotent.
+  // This rank leaves, as in the destructor. Operations in flight end with CANCELLED here and with ABORTED on the other ranks; what the
+  // communicator is held for is in flight too. If nothing is in flight here, the others may still finish what this rank has finished; their
+  // calls beyond that are ABORTED and name this rank. Here status() and every later call are CANCELLED, also of what was made of this
+  // communicator, except its subgroups. Waits for no peer. Idempotent.
   void Leave() {
     left_.store(true, std::memory_order_relaxed);
     OnLeave();
@@ -321,10 +321,13 @@ class Communicator {
     return given.count() > 0 ? given : timeout();
   }
 
+  // The literal that Hold was called with, or null.
+  const char* holder() const { return holder_.load(std::memory_order_relaxed); }
+
   // The first check of every call that Hold restricts.
   absl::Status CheckHeld(bool by_holder) const {
-    const char* const holder = holder_.load(std::memory_order_relaxed);
-    return holder == nullptr || by_holder ? absl::OkStatus() : HeldError(holder);
+    const char* const held_by = holder();
+    return held_by == nullptr || by_holder ? absl::OkStatus() : HeldError(held_by);
   }
 
  private:

@@ -65,6 +65,18 @@ void BucketFiller::LaunchFull() {
   }
 }
 
+void BucketFiller::GiveUp(const absl::Status& why) {
+  if (next_ == step_.buckets.size()) return;
+  step_.outcome->Fail(why, next_);
+  step_.pipeline->GiveUpHook(why);
+  for (size_t b = next_; b < step_.buckets.size(); ++b) {
+    step_.buckets[b]->Reset();
+    for (const BucketPlan::Slot& slot : step_.buckets[b]->plan().slots) Complete(Stage(slot.parameter, nullptr));
+  }
+  OpenAll();
+  LaunchFull();
+}
+
 bool BucketFiller::Launch(Bucket& bucket) {
   step_.record->buckets[bucket.index()].launched = StepClock::now();
   const absl::Status launched = InBucket(bucket, step_.pipeline->Launch(bucket));

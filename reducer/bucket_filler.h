@@ -74,6 +74,10 @@ class BucketFiller {
   // bucket that cannot be launched aborts the communicator; in a captured step it only ends the launches.
   // THREADS  no lock: one thread at a time launches; a thread that comes meanwhile returns, and the other looks again
   void LaunchFull();
+  // The step fails on every rank, with `why` in the error: launches the buckets that are left, with zeros. Reads no gradient, and issues no
+  // hook.
+  // REQUIRES  no other call at the same time
+  void GiveUp(const absl::Status& why);
 
  private:
   // Whether the buckets behind it may be launched.

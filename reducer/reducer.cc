@@ -34,11 +34,10 @@ absl::Status Reducer::PrepareStep() {
     MutexLock lock(&mu_);
     next = step_ + 1;
   }
-  // The same step on all ranks, whenever each comes to know: by then all do.
-  if (planned_in_ == 0 || next < planned_in_ + (runs_ahead_ ? 2 : 1)) return absl::OkStatus();
+  if (planned_in_ == 0 || next < planned_in_ + Replanner::kSteps) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(const BucketGroups groups, replanner_->Take());
   planned_in_ = 0;
-  const BucketGroups groups = replanner_->Take();
   return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
 }
 
@@ -90,7 +89,7 @@ void Reducer::BeginStep(bool joined, absl::optional<uint32_t> hash, char* replay
   flight_->step = step_;
   flight_->captured = replayed_trailer != nullptr;
   flight_->outcome->Begin(step_);
-  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->held(), joined, hash,
+  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->requested(), joined, hash,
                     replayed_trailer, after});
   record_.Sample();
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
@@ -147,7 +146,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
 absl::Status Reducer::BeginCaptured(const BackwardOptions& options) {
   MutexLock lock(&mu_);
   LOCKSTEP_RETURN_IF_ERROR(Captures::Check({*communicator_, options_, parameters_, ready_set_,
-                                            options.unused.has_value(), buffers_ != nullptr, replanner_->under_way()}));
+                                            options.unused.has_value(), buffers_ != nullptr, replanner_->requested()}));
   LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("begin_backward"));
   const absl::StatusOr<char*> trailer = captures_.Add(step_ + 1, accelerator_.device, *buckets().back());
   if (!trailer.ok()) {

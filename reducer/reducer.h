@@ -130,7 +130,9 @@ class Reducer {
   static absl::StatusOr<std::unique_ptr<Reducer>> Create(Communicator* communicator, std::vector<Parameter> parameters,
                                                          ReducerOptions options);
 
-  // Waits for launched buckets, whose collectives end by their deadlines. To cut that short, abort the communicator first.
+  // If a synchronised backward was begun and EndBackward was not called, the step fails on all ranks that are in it, with an error that
+  // names this rank; if they do not end theirs within 30 s, the communicator is aborted. Waits for launched buckets, whose collectives end
+  // by their deadlines. To cut that short, abort the communicator first.
   ~Reducer();
 
   Reducer(const Reducer&) = delete;
@@ -147,7 +149,7 @@ class Reducer {
   // The same for buffers that are broadcast after the forward.
   absl::Status EndForward(const ForwardOptions& options);
 
-  // Begins a backward. Adopts a new plan when all ranks hold it.
+  // Begins a backward. Adopts a new plan if it is due.
   // REQUIRES  all ranks capture the same steps
   // ERRORS    FAILED_PRECONDITION  the last backward was not ended; `unused` cannot be named by these options; with sync, another reducer's
   //                                backward is under way on the communicator; with sync, the stream is being captured and the step
@@ -221,7 +223,8 @@ class Reducer {
   //           EndBackward's; nothing uses views while they are moved
   absl::StatusOr<TensorView> GradientView(size_t index) const;
 
-  // Plans buckets anew from the order of the next synchronised backward. Every rank calls it. The plan is used once all ranks have it.
+  // Plans buckets anew. Every rank calls it. Let s be the first synchronised backward that succeeds and that every rank began after its
+  // call. The plan follows the order of rank 0's gradients in s, and is in use from step s + Replanner::kSteps on.
   absl::Status RequestReplan();
   // The plan in use, for ReducerOptions::plan.
   std::string ExportPlan() const;
@@ -303,7 +306,7 @@ class Reducer {
   absl::Status PutBack(const KeptGradients& kept) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Begins every synchronised step: renews a hook's communicator that failed, and adopts a plan that all ranks hold.
+  // Begins every synchronised step: renews a hook's communicator that failed, and adopts a plan that is due.
   absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
   // Until BecomeIdle.
   absl::Status HoldCommunicator(absl::string_view call);
@@ -316,6 +319,8 @@ class Reducer {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a synchronised backward was begun that EndBackward has not completed.
+  bool IsUnfinished() ABSL_LOCKS_EXCLUDED(mu_);
   // A step of a rank without inputs.
   absl::Status ShadowStep() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -376,7 +381,7 @@ class Reducer {
   // Changed between backwards only.
   BucketPlan plan_;
   int64_t plan_version_ = 1;
-  uint64_t planned_in_ = 0;  // the step in which all ranks turned out to hold the next plan; 0: none
+  uint64_t planned_in_ = 0;  // the step that showed that all ranks had requested a plan; 0: none
   bool hook_failed_ = false;
   std::vector<ParameterUse> use_;        // by parameter
   KeptGradients kept_;                   // while a change of the communicator has failed

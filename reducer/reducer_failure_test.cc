@@ -425,6 +425,58 @@ TEST(ReducerFailure, MayBeDestroyedWithABackwardInProgress) {
   });
 }
 
+// Rank 1 has marked none of its three gradients, or some, or all but one, in each mode. The buckets that it launched are averages.
+TEST(ReducerFailure, OfAStepWhoseReducerIsDestroyedIsToldToTheOthers) {
+  ReducerOptions optimized = BucketEach(), delayed = BucketEach();
+  optimized.optimizer = [](const ReducedBucket&) { return absl::OkStatus(); };
+  delayed.delayed = {2};
+  delayed.delayed_trigger = 0;
+  ReducerOptions in_turns = With(&ReducerOptions::copy_gradients);
+  in_turns.buckets_in_memory_max = 1;
+  for (const ReducerOptions& options :
+       {BucketEach(), BucketEach(/*overlap=*/false), With(&ReducerOptions::find_unused),
+        With(&ReducerOptions::static_graph), With(&ReducerOptions::gradient_as_bucket_view),
+        With(&ReducerOptions::copy_gradients), With(&ReducerOptions::uneven_inputs), optimized, delayed, in_turns}) {
+    for (const size_t marks : {0, 1, 2}) {
+      RunWorkers(3, Vectors(3, 20), options, [&](Worker& worker) {
+        worker.ExpectStep(0, {2, 1, 0});
+        if (worker.rank() == 1) {
+          worker.BeginStep(1);
+          for (size_t i = 0; i < marks; ++i) LOCKSTEP_EXPECT_OK(worker.Mark(2 - i));
+          worker.DestroyReducer();
+          worker.ExpectLocal(0, 1);
+        } else {
+          const absl::Status result = worker.Step(1, {2, 1, 0});
+          EXPECT_THAT(result, FailedPrecondition("backward 2 is incomplete: rank 1: its reducer was destroyed"));
+          EXPECT_EQ(GetErrorInfo(result).failed_rank, 1);
+          worker.ExpectLocal(0, 1);
+          worker.DestroyReducer();
+        }
+        LOCKSTEP_EXPECT_OK(worker.communicator().status());
+        Worker another(worker.communicator(), worker.table(), options);
+        another.ExpectStep(2, {2, 1, 0});
+      });
+    }
+  }
+}
+
+TEST(ReducerFailure, DestructionOutsideASynchronisedStepIsNoFailure) {
+  RunWorkers(2, Vectors(3, 20), BucketEach(), [](Worker& worker) {
+    worker.ExpectStep(0);
+    if (worker.rank() == 1) {
+      LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+      worker.MarkAll({2});
+    }
+    worker.DestroyReducer();
+    Worker another(worker.communicator(), worker.table(), BucketEach());
+    another.BeginStep(1);
+    another.MarkAll({2, 1, 0});
+    // Everything of rank 1 was sent.
+    if (worker.rank() == 1) return another.DestroyReducer();
+    another.EndStep(1);
+  });
+}
+
 TEST(ReducerFailure, DestructionWaitsForNoPeerOnceTheCommunicatorIsAborted) {
   TransportCommunicatorOptions options;
   options.timeout = std::chrono::hours(24);  // a wait for rank 1, which never takes part, would last as long

@@ -62,7 +62,7 @@ absl::Status Reducer::FinishAll(bool last_too) {
 absl::Status Reducer::Await(Flight& flight, Deadline deadline) {
   // Where a bucket was not launched, the last one tells nothing.
   const bool launched = flight.outcome->communication().ok();
-  return launched ? pipeline_->Await(*flight.buckets.back(), deadline) : pipeline_->Synchronize(deadline);
+  return pipeline_->AwaitOrEnd(launched ? flight.buckets.back().get() : nullptr, deadline);
 }
 
 absl::Status Reducer::Finish(Flight& flight, bool joined) {
@@ -91,17 +91,16 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   if (record_.error.empty()) record_.error = std::string(status.message());
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
   if (last.reduced && last.failed == 0) CountUse(flight.buckets, &use_);
-  if (last.reduced && last.unplanned == 0 && planned_in_ == 0) planned_in_ = flight.step;
   if (last.reduced && last.hashes_differ) replicas_->HashesDiffered(flight.step);
+  if (last.reduced && last.failed == 0 && last.unrequested == 0 && planned_in_ == 0) {
+    planned_in_ = flight.step;
+    replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
+  }
   // After an early end that is to be thrown nobody goes on without the ranks that have joined.
   if (last.reduced && buffers_ != nullptr && !options_.throw_on_early_end) {
     LOCKSTEP_RETURN_IF_ERROR(buffers_->Regroup(last.joined, joined));
   }
-  if (!status.ok()) return status;
-  if (!flight.order.empty()) {
-    replanner_->Record(flight.order, [this](const BucketPlan& plan) { return memory_->Fits(plan); });
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status Reducer::EndCaptured(Stream& stream) {

@@ -1,7 +1,9 @@
 // Hooks that fail on one rank: every rank says the same of it, nobody steps or hangs, and the next backward is right.
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "base/mutex.h"
 #include "comm/world/world.h"
 #include "reducer/reducer_testing.h"
+#include "tests/gate.h"
 #include "tests/worlds.h"
 
 namespace lockstep::testing {
@@ -202,6 +205,95 @@ TEST_F(HookFailureTest, OfAHookThatIsCompletedWithAnErrorIsToldToAll) {
     });
     EXPECT_THAT(message, HasSubstr("rank 0: hook told, bucket 1: no room"));
   }
+}
+
+// Another thread than the one in EndBackward ends rank 1's communicator while hooks hang: those of every rank, rank 1's own, or those of
+// the others, which wait for rank 1. No deadline ends them.
+TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {
+  class Calling : public CommHook {
+   public:
+    explicit Calling(std::function<absl::Status(HookBucket&, Stream&)> issue) : issue_(std::move(issue)) {}
+    std::string name() const override { return "calling"; }
+    absl::Status Issue(HookBucket& bucket, Stream& stream) override { return issue_(bucket, stream); }
+
+   private:
+    const std::function<absl::Status(HookBucket&, Stream&)> issue_;
+  };
+  enum Way { kAllUncompleted, kOneUncompleted, kOneInACollective, kOthersInACollective };
+  for (const Way way : {kAllUncompleted, kOneUncompleted, kOneInACollective, kOthersInACollective}) {
+    for (const bool destroys : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("way ", way, destroys ? ", destroyed" : ", aborted"));
+      Unfinished unfinished;
+      std::atomic<int> to_start{3};
+      Gate all_started;
+      Run(3, [&](Communicator& communicator) {
+        const int rank = communicator.rank().value();
+        const auto started = [&] {
+          if (--to_start == 0) all_started.Open();
+        };
+        const auto start = [&](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+          started();
+          if (rank == 1 || way == kAllUncompleted) return unfinished.Keep(std::move(completion));
+          completion->Done(bucket.communicator->Run(AverageOf(bucket)));
+        };
+        const auto issue = [&](HookBucket& bucket, Stream& stream) {
+          started();
+          const bool calls = (way == kOneInACollective) == (rank == 1);
+          return calls ? EnqueueFor(bucket, stream, AverageOf(bucket)) : absl::OkStatus();
+        };
+        std::shared_ptr<CommHook> hook = std::make_shared<Calling>(issue);
+        if (way <= kOneUncompleted) hook = MakeHostCompletedHook("uncompleted", std::chrono::hours(24), start);
+        Worker worker(communicator, Vectors(1, 100), BucketEach(hook));
+        worker.BeginStep(0);
+        worker.MarkAll({0});
+        std::thread ends;
+        if (rank == 1) {
+          ends = std::thread([&] {
+            LOCKSTEP_EXPECT_OK(all_started.Await(Deadline::AfterMs(20000)));
+            destroys ? communicator.Leave() : communicator.Abort("the user lost patience");
+          });
+        }
+        const absl::Status ended = worker.End();
+        if (!destroys) {
+          EXPECT_THAT(ended, Aborted("rank 1", "the user lost patience"));
+        } else if (rank == 1) {
+          EXPECT_THAT(ended, Fails(absl::StatusCode::kCancelled, "the communicator was destroyed"));
+        } else {
+          EXPECT_THAT(ended, Aborted("rank 1", "destroyed"));
+        }
+        if (rank == 1) ends.join();
+      });
+    }
+  }
+}
+
+// The hook is not issued for what is left of the step: a hook of the embedder must not be called by a destructor.
+TEST_F(HookFailureTest, TheReducersDestructionInABackwardFailsTheStepOnTheOthers) {
+  Run(3, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    std::atomic<int> issued{0};
+    const auto hook =
+        MakeHostCompletedHook("counted", std::chrono::hours(24), [&](HookBucket& bucket, auto completion) {
+          ++issued;
+          completion->Done(bucket.communicator->Run(AverageOf(bucket)));
+        });
+    Worker worker(communicator, Vectors(kBuckets, 100),
+                  BucketEach(std::shared_ptr<CommHook>(hook.get(), [](auto*) {})));
+    worker.ExpectStep(0);
+    if (rank == 1) {
+      worker.BeginStep(1);
+      worker.MarkAll({3});
+      worker.DestroyReducer();
+      EXPECT_LE(issued, static_cast<int>(kBuckets) + 1);
+    } else {
+      EXPECT_THAT(worker.Step(1),
+                  FailedPrecondition("rank 1: its reducer was destroyed in the middle of the backward"));
+      worker.DestroyReducer();
+    }
+    LOCKSTEP_EXPECT_OK(communicator.status());
+    Worker another(communicator, worker.table(), BucketEach(nullptr));
+    another.ExpectStep(2);
+  });
 }
 
 // The reducer's own failure beside a healthy hook: the hook goes on in the next step.

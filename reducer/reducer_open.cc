@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/deadline.h"
 #include "base/device/device.h"
 #include "base/device/device_memory.h"
+#include "base/error_info.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "comm/schedule/schedule.h"
@@ -19,6 +21,9 @@
 
 namespace lockstep {
 namespace {
+
+// How long a reducer that is destroyed in a backward waits for the other ranks to end theirs.
+constexpr std::chrono::seconds kOthersTimeout{30};
 
 // Of a reducer's topics for notes the lower half are of steps, the upper half of plans.
 constexpr uint64_t kTopicsOfPlans = uint64_t{1} << 39;
@@ -44,8 +49,10 @@ absl::StatusOr<bool> SamePlan(Communicator& communicator, const std::string& pla
   const bool all_changed =
       std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.origin == Origin::kChanged; });
   if (all_changed) return false;
-  return absl::FailedPreconditionError(
-      absl::StrCat("the bucket plan differs on rank 0 and rank ", differing - offers.begin()));
+  const auto rank = static_cast<int>(differing - offers.begin());
+  return WithFailedRank(
+      absl::FailedPreconditionError(absl::StrCat("the bucket plan differs on rank 0 and rank ", rank)),
+      communicator.WorldRank(Rank(rank)).value());
 }
 
 // Every rank calls it. Rank 0 counts its process's reducers and tells the others, so that two reducers of one communicator, at a time or
@@ -115,9 +122,24 @@ Reducer::Reducer(std::vector<Parameter> parameters, ReducerOptions options, Buck
       window_(parameters_.size()) {}
 
 Reducer::~Reducer() {
+  if (pipeline_ != nullptr) {
+    if (IsUnfinished() && communicator_->status().ok()) {
+      filler_.GiveUp(absl::FailedPreconditionError("its reducer was destroyed in the middle of the backward"));
+      // They may wait for this rank elsewhere, and then would never come.
+      if (absl::IsDeadlineExceeded(pipeline_->AwaitOrEnd(nullptr, Deadline::After(kOthersTimeout)))) {
+        communicator_->Abort("its reducer was destroyed in the middle of a backward, and others did not end theirs");
+      }
+    }
+    (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
+  }
   pipeline_.reset();
   claims_.Ended(claims_.NextRound());  // before events of steps go
   if (holds_) communicator_->Release();
+}
+
+bool Reducer::IsUnfinished() {
+  MutexLock lock(&mu_);
+  return state_ == State::kArmed && !ending_ && !flight_->captured;
 }
 
 absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
@@ -259,7 +281,7 @@ absl::Status Reducer::PutBack(const KeptGradients& kept) {
 absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
-  if (pipeline_ != nullptr) (void)pipeline_->Synchronize(Deadline::Infinite());
+  if (pipeline_ != nullptr) (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
   if (holds_ && options_.preserve_gradients) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(buckets()));
   claims_.Ended(claims_.NextRound());
   // Unless an earlier change failed, which has taken them already.

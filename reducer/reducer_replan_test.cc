@@ -60,9 +60,8 @@ TEST_P(Replan, AllRanksGoOverAtTheSameStepAndAveragesAreRightAroundIt) {
       EXPECT_EQ(ToString(worker.plan()) == first, worker.reducer().plan_version() == 1);
       return status;
     };
-    LOCKSTEP_EXPECT_OK(run(0));
-    EXPECT_EQ(worker.reducer().plan_version(), 1) << "nobody has seen an order before";
-    int step = worker.Until(2, 1, run);
+    int step = worker.Until(2, 0, run);
+    EXPECT_EQ(step, 4) << "the first step shows that all ranks ask for a plan, and the fourth is the first that has it";
     EXPECT_EQ(GroupsOf(worker.plan()), GroupByCaps(worker.table(), {{64, 500}}, order));
     // Once is enough.
     for (const int end = step + 5; step < end; ++step) LOCKSTEP_EXPECT_OK(run(step));
@@ -95,7 +94,32 @@ TEST_P(Replan, MayBeRequestedAgainAndAgain) {
   });
 }
 
-// A request at any moment, so also while some ranks hold a plan and others do not yet.
+// The ranks ask for it before different steps, rank 2 before step 2, which fails: step 3 shows all requests. Requests before then, and
+// until step 6 has the plan, change nothing, and neither does the time that the plan takes to arrive.
+TEST(ReplanRequests, TakeEffectAtTheThirdStepAfterTheOneThatShowsThemAll) {
+  for (const int repetition : {1, 2, 3}) {
+    ReducerOptions options = Caps({0});
+    options.replan = false;
+    RunPlanned(3, Vectors(4, 10), options, [&](PlannedWorker& worker) {
+      for (int step = 0; step < 9; ++step) {
+        if (step == worker.rank() || step == 4) {
+          LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
+        }
+        Order order = worker.order();
+        if (step != 3) std::reverse(order.begin(), order.end());
+        if (step == 2) {
+          EXPECT_THAT(worker.Step(step, worker.OrderWithout(1)), FailedPrecondition("no gradient came"));
+        } else {
+          LOCKSTEP_EXPECT_OK(worker.Run(step, order));
+        }
+        EXPECT_EQ(worker.reducer().plan_version(), step < 6 ? 1 : 2) << "step " << step << ", run " << repetition;
+      }
+      EXPECT_THAT(GroupsOf(worker.plan()), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+    });
+  }
+}
+
+// A request at any moment, so also while a plan is on its way.
 TEST_P(Replan, MayBeRequestedBeforeEveryStep) {
   RunPlanned(size(), Vectors(5, 10), Caps({40}), [](PlannedWorker& worker) {
     Order order = worker.order();

@@ -154,7 +154,7 @@ DeviceCommunicator::~DeviceCommunicator() { failure_->Close(); }
 
 void DeviceCommunicator::OnLeave() {
   const bool good = status().ok();
-  const bool ends = !ended_.exchange(true, std::memory_order_relaxed) && !IdleOnDevice();
+  const bool ends = !ended_.exchange(true, std::memory_order_relaxed) && (holder() != nullptr || !IdleOnDevice());
   Close();
   // The other ranks must not wait for this one's part.
   const std::string how = absl::StrCat("destroyed with calls in flight on ", Name(device_->id()));

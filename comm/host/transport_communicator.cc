@@ -146,7 +146,8 @@ void TransportCommunicator::OnLeave() {
       group_ = nullptr;
     }
     if (status_.ok()) {
-      const std::string left = FirstInFlight().text;
+      std::string left = FirstInFlight().text;
+      if (left.empty() && holder() != nullptr) left = holder();
       if (control_ != nullptr && !left.empty()) {
         control_->Report(
             options_.channel,
@@ -373,7 +374,10 @@ absl::Status TransportCommunicator::CompareSignatures(const CollectiveRequest& r
     MutexLock lock(mu());
     return status_.ok() ? exchanged : Over(NameOf(request));
   }
-  return WithErrorInfo(lockstep::CompareSignatures(all), NameOf(mine).info);
+  ErrorInfo info = NameOf(mine).info;
+  const auto differs = std::find_if(all.begin(), all.end(), [&](const Envelope& other) { return other != all[0]; });
+  if (differs != all.end()) info.failed_rank = TransportRank(Rank(static_cast<int>(differs - all.begin()))).value();
+  return WithErrorInfo(lockstep::CompareSignatures(all), info);
 }
 
 void TransportCommunicator::OnDone(Job* job, const absl::Status& status) {
@@ -441,10 +445,11 @@ void TransportCommunicator::OnOperationFailed(Job* job, const absl::Status& stat
   const Signature theirs = DecodeSignature(operation.arrived);
   const Signature ours = DecodeSignature(expected);
   const bool pair_counts = ours.pair_counts && DifferInCountOnly(ours, theirs);
-  const absl::Status error = pair_counts ? PairCountsError(peer, rank_, ours, theirs)
-                             : DifferInHistoryOnly(ours, theirs)
-                                 ? HistoryError(recorder_, job->signature.sequence, rank_, peer)
-                                 : MismatchError(rank_, job->signature, peer, theirs);
+  absl::Status error = pair_counts ? PairCountsError(peer, rank_, ours, theirs)
+                       : DifferInHistoryOnly(ours, theirs)
+                           ? HistoryError(recorder_, job->signature.sequence, rank_, peer)
+                           : MismatchError(rank_, job->signature, peer, theirs);
+  error = WithFailedRank(std::move(error), TransportRank(std::max(rank_, peer)).value());
   if (control_ != nullptr) control_->Report(options_.channel, error);
   ExpectFailure(error, control_ != nullptr ? kAnnouncementGrace : std::chrono::milliseconds::zero());
 }

@@ -182,6 +182,7 @@ TEST_P(MismatchTest, InCheckedModeIsTheSameErrorEverywhereBeforeAnythingMoves) {
       called.collective = Collective::kAllReduce;
       rank == 1 ? mismatch().different(&called) : mismatch().common(&called);
       EXPECT_EQ(GetErrorInfo(statuses[rank]).collective, Name(called.collective));
+      EXPECT_EQ(GetErrorInfo(statuses[rank]).failed_rank, 1);
     }
     EXPECT_THAT(statuses[0], StatusIs(Code::kFailedPrecondition,
                                       AllOf(HasSubstr("rank 0 called "), HasSubstr(mismatch().common_text),
@@ -284,6 +285,7 @@ TEST(TransportCommunicatorErrors, CountsOfAPairThatDisagreeAreFoundByTheReceiver
   EXPECT_THAT(errors[0], StatusIs(Code::kFailedPrecondition,
                                   AllOf(HasSubstr("all_to_all #1 (f32 with counts of each pair, pairwise), 48 B, "),
                                         HasSubstr(": rank 1 sends 9 elements to rank 0, which expects 4"))));
+  EXPECT_EQ(GetErrorInfo(errors[0]).failed_rank, 1);
   EXPECT_THAT(errors, Each(::testing::Not(IsOk())));
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clipped.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/rank.h"
 #include "base/status.h"
@@ -34,9 +35,10 @@ absl::Status CheckAlike(Communicator* host, const std::string& wish) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> wishes, AllGatherBytes(host, wish));
   for (int r = 1; r < host->size(); ++r) {
     if (wishes[r] == wishes[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the ranks ask for different communicators for a device: rank 0 for ", wishes[0], ", rank ", r,
-                     " for ", wishes[r]));
+    return WithFailedRank(absl::FailedPreconditionError(
+                              absl::StrCat("the ranks ask for different communicators for a device: rank 0 for ",
+                                           wishes[0], ", rank ", r, " for ", wishes[r])),
+                          host->WorldRank(Rank(r)).value());
   }
   return absl::OkStatus();
 }

@@ -273,7 +273,8 @@ class Reducer:
         return self._keep(options.fill('lockstep_reducer_options', made))
 
     def close(self):
-        """Waits for launched buckets if a step is under way. Twice is once. Bucket views stay valid: the last of them frees the memory.
+        """Waits for launched buckets if a step is under way. Before end_backward the step fails on the other ranks; waits for them 30 s.
+        Twice is once. Bucket views stay valid: the last of them frees the memory.
 
         THREADS  If another thread is in a call on it, that goes on, and the last such call ends the reducer as it returns.
         """

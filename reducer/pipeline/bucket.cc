@@ -47,7 +47,7 @@ void Bucket::Reset() {
   reduced = false;
   failed = 0;
   joined = 0;
-  unplanned = 0;
+  unrequested = 0;
   hashes_differ = false;
   copied_out_well = false;
   written = Written::kNothing;
@@ -66,7 +66,7 @@ Bucket::Result Bucket::result() const {
 void Bucket::ReadTrailer(const StatusTrailer& trailer) {
   failed = trailer.Count(StatusTrailer::kFailed);
   joined = trailer.Count(StatusTrailer::kJoined);
-  unplanned = trailer.Count(StatusTrailer::kUnplanned);
+  unrequested = trailer.Count(StatusTrailer::kUnrequested);
   hashes_differ = plan_->hashed && trailer.HashesDiffer(StatusTrailer::Hash(slots.size()));
   if (failed > 0) return;
   for (size_t s = 0; s < slots.size(); ++s) slots[s].used_anywhere = trailer.Count(StatusTrailer::Used(s)) > 0;

@@ -154,7 +154,7 @@ class Bucket {
   bool reduced = false;          // anything
   int failed = 0;                // ranks whose failure makes this no average
   int joined = 0;                // ranks without inputs
-  int unplanned = 0;             // ranks that do not hold the next plan
+  int unrequested = 0;           // ranks that have not requested a new plan
   bool hashes_differ = false;    // of the ranks' replicas
   bool copied_out_well = false;  // the averages are where they go
 

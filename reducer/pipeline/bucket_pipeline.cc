@@ -1,5 +1,6 @@
 #include "reducer/pipeline/bucket_pipeline.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 
 namespace lockstep {
 namespace {
+
+// How soon a wait notices that the communicator has ended.
+constexpr int kEndNoticedMs = 100;
 
 absl::Status CheckResult(const HookBucket& bucket) {
   const TensorView& result = *bucket.result;
@@ -67,6 +71,24 @@ absl::Status BucketPipeline::RenewHookCommunicator() {
   hook_communicator_.reset();
   LOCKSTEP_ASSIGN_OR_RETURN(hook_communicator_, communicator_->Duplicate());
   return absl::OkStatus();
+}
+
+void BucketPipeline::GiveUpHook(const absl::Status& why) {
+  hook_issue_failed_ = true;
+  if (hook_communicator_ != nullptr) hook_communicator_->Abort(std::string(why.message()));
+}
+
+absl::Status BucketPipeline::AwaitOrEnd(Bucket* last, Deadline deadline) {
+  while (true) {
+    const bool hook_may_hang = hook_communicator_ != nullptr && hook_communicator_->status().ok();
+    if (hook_may_hang) {
+      const absl::Status over = communicator_->status();
+      if (!over.ok()) hook_communicator_->Abort(absl::StrCat("the reducer's communicator has ended: ", over.message()));
+    }
+    const Deadline slice = hook_may_hang ? Deadline::Earlier(deadline, Deadline::AfterMs(kEndNoticedMs)) : deadline;
+    const absl::Status status = last == nullptr ? Synchronize(slice) : Await(*last, slice);
+    if (!absl::IsDeadlineExceeded(status) || !slice.passed() || deadline.passed()) return status;
+  }
 }
 
 void BucketPipeline::Begin(const Step& step) {
@@ -177,6 +199,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.data = bucket.flat();
   hooked.elements = bucket.plan().trailer;
   hooked.communicator = hook_communicator_.get();
+  hooked.reducers = communicator_;
   hooked.fail = [this, &bucket](const absl::Status& status) { FailHook(bucket, status); };
   if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
   if (settings_.barrier_first && bucket.index() == 0) LOCKSTEP_RETURN_IF_ERROR(EnqueueBarrier());

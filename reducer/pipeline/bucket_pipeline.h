@@ -100,7 +100,7 @@ class BucketPipeline {
     StepRecord* record = nullptr;
     uint64_t number = 0;
     size_t buckets = 0;
-    bool planned = false;                           // this rank holds the next plan
+    bool requested = false;                         // this rank has requested a new plan
     bool joined = false;                            // this rank has no inputs, and waits without a deadline
     absl::optional<uint32_t> hash = absl::nullopt;  // of this rank's replica
     // Of a captured step, else null: memory of the host to which each replay copies the last bucket's status trailer.
@@ -124,6 +124,8 @@ class BucketPipeline {
   absl::Status MarkPoint(Bucket& bucket, Stream& stream) const;
   // Issues all work for the bucket. REQUIRES that none is under way.
   absl::Status Launch(Bucket& bucket);
+  // The rest of the step is not for the hook: it is not issued, and ends on every rank.
+  void GiveUpHook(const absl::Status& why);
   // Makes the stream wait for all that was launched, and ends our part in a capture.
   virtual absl::Status MakeWait(Stream& stream, Bucket& last) = 0;
   // The event after which the bucket's memory may be used for another.
@@ -132,6 +134,8 @@ class BucketPipeline {
   virtual absl::Status Synchronize(Deadline deadline) = 0;
   // The same for the step whose last bucket this is. The next step may be under way.
   virtual absl::Status Await(Bucket& last, Deadline deadline) = 0;
+  // Await, or Synchronize if `last` is null. If the communicator ends meanwhile, so does the hook's, which is another one.
+  absl::Status AwaitOrEnd(Bucket* last, Deadline deadline);
 
   // Buckets of the step on which the optimizer was called. After Synchronize.
   const std::vector<size_t>& optimized() const { return stepped_; }
@@ -176,7 +180,7 @@ class BucketPipeline {
   void SetEntries(const Bucket& bucket, Set&& set) const {
     if (step_.outcome->MarksFailed(bucket.index())) set(StatusTrailer::kFailed);
     if (step_.joined) set(StatusTrailer::kJoined);
-    if (!step_.planned) set(StatusTrailer::kUnplanned);
+    if (!step_.requested) set(StatusTrailer::kUnrequested);
     for (size_t s = 0; s < bucket.slots.size(); ++s) {
       if (bucket.slots[s].used) set(StatusTrailer::Used(s));
     }

@@ -18,6 +18,9 @@
 namespace lockstep {
 namespace {
 
+// How soon the end of the reducer's communicator is noticed.
+constexpr int kEndNoticedMs = 100;
+
 class NoopHook : public CommHook {
  public:
   std::string name() const override { return "noop"; }
@@ -35,12 +38,16 @@ class Completion : public HookCompletion {
     changed_.SignalAll();
   }
 
-  absl::Status Wait(Deadline deadline) {
+  // Until Done, the deadline or the end of the communicator, which wakes nobody here.
+  absl::Status Wait(Deadline deadline, const Communicator& communicator) {
     MutexLock lock(&mu_);
     while (!done_) {
-      if (changed_.WaitUntil(&mu_, deadline) || done_) continue;
+      if (changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::AfterMs(kEndNoticedMs))) || done_) continue;
+      absl::Status over = communicator.status();
+      if (deadline.passed()) over.Update(absl::DeadlineExceededError("it did not complete in time"));
+      if (over.ok()) continue;
       done_ = true;
-      return absl::DeadlineExceededError("it did not complete in time");
+      return over;
     }
     return status_;
   }
@@ -71,11 +78,12 @@ class HostCompletedHook : public CommHook {
  private:
   using Word = std::atomic<uint32_t>;
 
-  // Until it is completed or late.
+  // Until it is completed, late or at an end with the reducer's communicator.
   absl::Status Carry(HookBucket& bucket) {
+    LOCKSTEP_RETURN_IF_ERROR(bucket.reducers->status());
     const auto completion = std::make_shared<Completion>();
     start_(bucket, completion);
-    return completion->Wait(Deadline::After(timeout_));
+    return completion->Wait(Deadline::After(timeout_), *bucket.reducers);
   }
 
   // The stream's own closures may not use the device, nor hold up those of other streams: a thread of ours carries the

@@ -37,6 +37,8 @@ struct HookBucket {
   void* data = nullptr;
   size_t elements = 0;                   // gaps between slots included
   Communicator* communicator = nullptr;  // the hook's own; null for a hook that does not communicate
+  // The reducer's. When it ends, the step ends, and with it the hook.
+  const Communicator* reducers = nullptr;
 
   // The hook's result if it is not in `data`: as many elements of a real float dtype (complex: of the same dtype). It
   // stays there until the next backward begins.
@@ -86,7 +88,7 @@ class HookCompletion {
 
 // Makes a hook that the host completes. `start` is called on the collective stream's thread when the bucket's data are
 // there. The stream goes on once any thread calls `completion`. After `timeout` the hook has failed with
-// DEADLINE_EXCEEDED.
+// DEADLINE_EXCEEDED. Once the reducer's communicator has ended, the hook has failed with its error.
 //
 // On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is
 // left in `data`. The stream awaits a flag meanwhile (Stream::AwaitValue), so the hook's own work must not be behind it

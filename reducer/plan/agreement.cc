@@ -160,7 +160,7 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
     text = PackMessage(Annotate(local, absl::StrCat("rank ", rank, " cannot take part")));
   } else if (digests[0].bad == 0 && reference != table) {
     const auto others = DeserializeParameters(reference);
-    text = others.ok() ? FirstDifference(0, *others, rank, parameters) : std::string(others.status().message());
+    text = PackMessage(others.ok() ? FirstDifference(0, *others, rank, parameters) : others.status());
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints,
                             Gather(communicator, Cut<Complaint>(text), by_holder));
@@ -172,9 +172,12 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
     return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, TextOf(complaints[r])),
                           communicator.WorldRank(Rank(static_cast<int>(r))).value());
   }
-  const bool same_settings = std::all_of(digests.begin(), digests.end(),
-                                         [&](const Digest& digest) { return digest.settings == digests[0].settings; });
-  if (!same_settings) return absl::FailedPreconditionError(SettingsThatDiffer(shown));
+  const auto differs = std::find_if(digests.begin(), digests.end(),
+                                    [&](const Digest& digest) { return digest.settings != digests[0].settings; });
+  if (differs != digests.end()) {
+    return WithFailedRank(absl::FailedPreconditionError(SettingsThatDiffer(shown)),
+                          communicator.WorldRank(Rank(static_cast<int>(differs - digests.begin()))).value());
+  }
   return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
 }
 

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "base/error_info.h"
 #include "comm/host/self_communicator.h"
 #include "reducer/plan/plan_testing.h"
 
@@ -57,7 +59,11 @@ TEST_P(Agreement, TellsAllRanksTheSameFirstDifference) {
   for (const auto& difference : cases) {
     std::vector<Argument> arguments = Arguments();
     difference.change(arguments[last]);
-    EXPECT_THAT(Agree(arguments), Each(FailedPrecondition(absl::StrCat(difference.says, last))));
+    const std::vector<absl::Status> results = Agree(arguments);
+    EXPECT_THAT(results, Each(FailedPrecondition(absl::StrCat(difference.says, last))));
+    const bool of_table = absl::StartsWith(difference.says, "the layout");
+    const std::string info = absl::StrCat("failed_rank=", last, of_table ? " parameter=1" : "");
+    for (const absl::Status& result : results) EXPECT_EQ(ToText(GetErrorInfo(result)), info);
   }
 }
 

@@ -213,14 +213,17 @@ absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& 
   return parameters;
 }
 
-std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_b, absl::Span<const Parameter> b) {
+absl::Status FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_b, absl::Span<const Parameter> b) {
   if (a.size() != b.size()) {
-    return absl::StrCat("rank ", rank_a, " has ", a.size(), " parameters and rank ", rank_b, " has ", b.size());
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank_a, " has ", a.size(), " parameters and rank ", rank_b, " has ", b.size()));
   }
   for (size_t i = 0; i < a.size(); ++i) {
     const auto differ = [&](absl::string_view what, absl::string_view of_a, absl::string_view of_b) {
-      return absl::StrCat(what, " of ", Named(i, a[i]), " differs: ", of_a, " on rank ", rank_a, ", ", of_b,
-                          " on rank ", rank_b);
+      return WithParameter(
+          absl::FailedPreconditionError(absl::StrCat(what, " of ", Named(i, a[i]), " differs: ", of_a, " on rank ",
+                                                     rank_a, ", ", of_b, " on rank ", rank_b)),
+          i);
     };
     if (a[i].name != b[i].name) {
       const auto or_none = [](const std::string& name) { return name.empty() ? "none" : name; };
@@ -234,7 +237,7 @@ std::string FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_
     if (a[i].strides != b[i].strides) return differ("the layout", Layout(a[i].strides), Layout(b[i].strides));
     if (Use(a[i]) != Use(b[i])) return differ("the use", Use(a[i]), Use(b[i]));
   }
-  return "";
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

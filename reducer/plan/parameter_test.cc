@@ -61,10 +61,12 @@ TEST(CheckParameters, ParametersNeedNoNames) {
   EXPECT_EQ(Describe(1, table[1]), "parameter 1 (f32[2])");
   std::vector<Parameter> other = table;
   other[1].name = "bias";
-  EXPECT_EQ(FirstDifference(0, table, 1, other), "the name of parameter 1 differs: none on rank 0, bias on rank 1");
+  EXPECT_EQ(FirstDifference(0, table, 1, other).message(),
+            "the name of parameter 1 differs: none on rank 0, bias on rank 1");
   other = table;
   other[0].dtype = DType::kF16;
-  EXPECT_EQ(FirstDifference(0, table, 1, other), "the dtype of parameter 0 differs: f32 on rank 0, f16 on rank 1");
+  EXPECT_EQ(FirstDifference(0, table, 1, other).message(),
+            "the dtype of parameter 0 differs: f32 on rank 0, f16 on rank 1");
   table[1].dtype = DType::kI32;
   EXPECT_THAT(CheckParameters(table), InvalidArgument("parameter 1: gradients"));
 }
@@ -139,7 +141,7 @@ TEST(ParameterTable, SurvivesSerialization) {
     EXPECT_EQ(copy[i].shape, table[i].shape);
     EXPECT_EQ(copy[i].strides, table[i].strides);
   }
-  EXPECT_EQ(FirstDifference(0, table, 1, copy), "");
+  LOCKSTEP_EXPECT_OK(FirstDifference(0, table, 1, copy));
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const std::vector<Parameter> empty, DeserializeParameters(Serialize({})));
   EXPECT_TRUE(empty.empty());
 }
@@ -149,7 +151,7 @@ TEST(ParameterTable, IsTheSameOnAnyDeviceOfAKind) {
   std::vector<Parameter> other = SomeTable();
   other[1].device.index = 0;
   EXPECT_EQ(Serialize(other), Serialize(SomeTable()));
-  EXPECT_EQ(FirstDifference(0, SomeTable(), 1, other), "");
+  LOCKSTEP_EXPECT_OK(FirstDifference(0, SomeTable(), 1, other));
 }
 
 TEST(ParameterTable, IsTheSameHoweverTheGradientOfAnIgnoredParameterWouldCome) {
@@ -158,7 +160,7 @@ TEST(ParameterTable, IsTheSameHoweverTheGradientOfAnIgnoredParameterWouldCome) {
   std::vector<Parameter> other = table;
   other[0].sparse = true;
   EXPECT_EQ(Serialize(other), Serialize(table));
-  EXPECT_EQ(FirstDifference(0, table, 1, other), "");
+  LOCKSTEP_EXPECT_OK(FirstDifference(0, table, 1, other));
 }
 
 // Else the tables could differ where FirstDifference finds nothing.
@@ -170,7 +172,7 @@ TEST(ParameterTable, WhatIsReadIsWhatWasWritten) {
     const auto table = DeserializeParameters(damaged);
     if (!table.ok()) continue;
     EXPECT_EQ(Serialize(*table), damaged) << "byte " << at;
-    EXPECT_NE(FirstDifference(0, SomeTable(), 1, *table), "") << "byte " << at;
+    EXPECT_FALSE(FirstDifference(0, SomeTable(), 1, *table).ok()) << "byte " << at;
   }
 }
 
@@ -228,7 +230,9 @@ TEST(FirstDifference, IsASentenceAboutTheFirstOne) {
   for (const auto& [change, says] : cases) {
     std::vector<Parameter> other = table;
     change(other);
-    EXPECT_EQ(FirstDifference(0, table, 3, other), says);
+    const absl::Status difference = FirstDifference(0, table, 3, other);
+    EXPECT_EQ(difference.message(), says);
+    EXPECT_EQ(GetErrorInfo(difference).parameter.has_value(), other.size() == table.size());
   }
 }
 

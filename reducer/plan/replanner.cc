@@ -1,21 +1,22 @@
 #include "reducer/plan/replanner.h"
 
 #include <algorithm>
-#include <utility>
+#include <atomic>
+#include <chrono>
+#include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "base/deadline.h"
-#include "base/device/host_device.h"
 #include "base/log.h"
 #include "base/rank.h"
+#include "base/status.h"
 
 namespace lockstep {
 namespace {
 
 // A note has room for so much.
 constexpr size_t kPlanTextMax = size_t{64} << 10;
-// How soon a fetch sees that it is to stop.
-constexpr int kFetchSliceMs = 100;
+constexpr std::chrono::seconds kPlanTimeout{30};
 // Beyond this a rank's buckets are hardly ever full in the order in which they are launched.
 constexpr double kMuchDisorder = 0.25;
 
@@ -44,47 +45,6 @@ Replanner::Replanner(Communicator* communicator, uint64_t first_topic, absl::Spa
                      const PlanRules* rules)
     : communicator_(communicator), first_topic_(first_topic), parameters_(parameters), rules_(rules) {}
 
-Replanner::~Replanner() {
-  stop_.store(true, std::memory_order_relaxed);
-  fetching_.reset();
-}
-
-void Replanner::Request() {
-  if (std::exchange(under_way_, true)) return;
-  recording_ = true;
-  const uint64_t topic = first_topic_ + plans_++;
-  if (communicator_->rank() == Rank(0)) return;
-  auto stream = HostDevice()->CreateStream("lockstep-plan");
-  absl::Status fetching = stream.status();
-  if (stream.ok()) {
-    fetching_ = *std::move(stream);
-    fetching = fetching_->Enqueue([this, topic] {
-      Fetch(topic);
-      return absl::OkStatus();
-    });
-  }
-  if (!fetching.ok()) LOCKSTEP_LOG(kWarning) << "no new bucket plan: it cannot be fetched: " << fetching.message();
-}
-
-void Replanner::Fetch(uint64_t topic) {
-  while (!stop_.load(std::memory_order_relaxed)) {
-    const Deadline slice = Deadline::AfterMs(kFetchSliceMs);
-    const auto notes = communicator_->AwaitMessages(topic, 1, slice);
-    // Before its time it is the communicator's failure, whose code may be this one. Then every call returns immediately.
-    if (absl::IsDeadlineExceeded(notes.status()) && slice.passed()) continue;
-    if (!notes.ok() || notes->empty()) return;  // the communicator is over
-    const std::string& text = notes->front().second;
-    absl::StatusOr<BucketGroups> groups = text.empty() ? BucketGroups() : PlanFromText(parameters_, *rules_, text);
-    if (!groups.ok()) {
-      LOCKSTEP_LOG(kError) << "rank 0's bucket plan is not taken: " << groups.status().message();
-      return;
-    }
-    groups_ = *std::move(groups);
-    held_.store(true, std::memory_order_release);
-    return;
-  }
-}
-
 std::vector<size_t> Replanner::Completed(const std::vector<size_t>& order) const {
   std::vector<bool> taken(parameters_.size(), false);
   std::vector<size_t> completed;
@@ -103,50 +63,56 @@ std::vector<size_t> Replanner::Completed(const std::vector<size_t>& order) const
 }
 
 void Replanner::Record(const std::vector<size_t>& order, const std::function<bool(const BucketPlan&)>& fits) {
-  if (!recording_) return;
-  recording_ = false;
-  own_order_ = Completed(order);
-  if (communicator_->rank() != Rank(0)) return;
-  BucketGroups groups = GroupByCaps(parameters_, *rules_, own_order_);
-  std::string text = PlanToText(parameters_, groups);
-  if (text.size() > kPlanTextMax || !fits(LayOut(parameters_, *rules_, groups))) {
-    LOCKSTEP_LOG(kInfo) << "buckets stay as they are: a plan in the order of gradients "
-                        << (text.size() > kPlanTextMax ? "is too long to be sent" : "needs more memory than there is");
-    // Told and agreed on like a plan, so that all ranks take the next request for a new one at the same step.
-    text.clear();
-    groups.clear();
+  const BucketGroups groups = GroupByCaps(parameters_, *rules_, Completed(order));
+  // A rank that has had no inputs yet has no order.
+  own_order_ = order.empty() ? order : Joined(groups);
+  const uint64_t topic = first_topic_ + plans_;
+  if (communicator_->rank() == Rank(0)) {
+    std::string text = PlanToText(parameters_, groups);
+    if (text.size() > kPlanTextMax || !fits(LayOut(parameters_, *rules_, groups))) {
+      LOCKSTEP_LOG(kInfo) << "buckets stay as they are: a plan in the order of gradients "
+                          << (text.size() > kPlanTextMax ? "is too long to be sent"
+                                                         : "needs more memory than there is");
+      text.clear();  // posted like a plan, so that all ranks take the next request for a new one
+    }
+    communicator_->PostMessage(topic, text);
   }
-  communicator_->PostMessage(first_topic_ + plans_ - 1, text);
-  groups_ = std::move(groups);
-  held_.store(true, std::memory_order_release);
+  // Asks for the plan now, so that the answer is here when Take needs it.
+  (void)communicator_->AwaitMessages(topic, 1, Deadline::Now());
 }
 
-void Replanner::WarnOfDisorder() const {
-  const std::vector<size_t> planned = Joined(groups_);
-  const std::vector<size_t> own = Joined(GroupByCaps(parameters_, *rules_, own_order_));
-  const size_t first = std::mismatch(planned.begin(), planned.end(), own.begin()).first - planned.begin();
+void Replanner::WarnOfDisorder(const BucketGroups& groups) const {
+  const std::vector<size_t> planned = Joined(groups);
+  const size_t first = std::mismatch(planned.begin(), planned.end(), own_order_.begin()).first - planned.begin();
   LOCKSTEP_LOG(kWarning)
       << "rank " << communicator_->rank().value()
       << " computes its gradients in another order than rank 0, as when ranks take different branches "
       << "of a model: where " << Describe(planned[first], parameters_[planned[first]]) << " comes next on rank 0, "
-      << Describe(own[first], parameters_[own[first]]) << " does here, and so on for "
+      << Describe(own_order_[first], parameters_[own_order_[first]]) << " does here, and so on for "
       << static_cast<int>(100 * disorder_)
       << " % of all pairs of parameters. The averages are right all the same. But buckets are filled "
       << "and sent in rank 0's order, so this rank sends late, all ranks wait for it, and little of the "
       << "communication is hidden behind the backward pass. (Said once, whatever other reducers do.)";
 }
 
-BucketGroups Replanner::Take() {
-  fetching_.reset();
-  // Relaxed: the fetching thread has ended, and only this thread touches groups_.
-  held_.store(false, std::memory_order_relaxed);
-  under_way_ = false;
+absl::StatusOr<BucketGroups> Replanner::Take() {
+  const auto messages = communicator_->AwaitMessages(first_topic_ + plans_, 1, Deadline::After(kPlanTimeout));
+  std::string text;
+  if (!absl::IsUnimplemented(messages.status())) {
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(messages.status(), "rank 0's bucket plan"));
+    text = messages->front().second;
+  }
+  BucketGroups groups;
+  if (!text.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(groups, PlanFromText(parameters_, *rules_, text));
+  }
+  ++plans_;
+  requested_ = false;
   // Against what this rank would have planned: buckets of one dtype follow no order to the letter.
-  const bool comparable = !groups_.empty() && !own_order_.empty();
-  disorder_ = comparable ? Disorder(Joined(groups_), Joined(GroupByCaps(parameters_, *rules_, own_order_))) : 0;
+  disorder_ = groups.empty() || own_order_.empty() ? 0 : Disorder(Joined(groups), own_order_);
   static std::atomic<bool> warned{false};  // says nothing about other memory
-  if (disorder_ > kMuchDisorder && !warned.exchange(true, std::memory_order_relaxed)) WarnOfDisorder();
-  return std::exchange(groups_, {});
+  if (disorder_ > kMuchDisorder && !warned.exchange(true, std::memory_order_relaxed)) WarnOfDisorder(groups);
+  return groups;
 }
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 //
 //   failed       ranks that could not fill the bucket: its data are no average
 //   joined       ranks that have no more inputs and take part with zeros
-//   unplanned    ranks that do not hold the next bucket plan yet
+//   unrequested  ranks that have not requested a new bucket plan
 //   used(slot)   ranks that have a gradient for the slot's parameter; none: its gradient stays as it is
 //   hash         in the last bucket, if replicas are checked (reducer/replicas): for each of 32 bits two entries, of which a rank sets the
 //                one that stands for the value of the bit in its hash. If both have been set, the ranks' hashes differ. A rank without a
@@ -25,7 +25,7 @@ namespace lockstep {
 
 class StatusTrailer {
  public:
-  enum Entry : size_t { kFailed = 0, kJoined = 1, kUnplanned = 2, kUsed = 3 };  // the last: of the first slot
+  enum Entry : size_t { kFailed = 0, kJoined = 1, kUnrequested = 2, kUsed = 3 };  // the last: of the first slot
 
   static constexpr size_t kHashEntries = 64;
 

@@ -62,7 +62,7 @@ Trailer Reduced(DType dtype, int ranks, float one, double factor) {
 TEST(StatusTrailer, EntriesAreApart) {
   for (const DType dtype : kFloatAndComplexDTypes) {
     SCOPED_TRACE(Name(dtype));
-    const size_t entries[] = {StatusTrailer::kFailed, StatusTrailer::kJoined, StatusTrailer::kUnplanned,
+    const size_t entries[] = {StatusTrailer::kFailed, StatusTrailer::kJoined, StatusTrailer::kUnrequested,
                               StatusTrailer::Used(0), StatusTrailer::Used(1), StatusTrailer::Used(2)};
     ASSERT_EQ(StatusTrailer::Elements(kSlots), std::size(entries));
     for (const size_t set : entries) {

@@ -42,8 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::CheckCode(table.status(), {Code::kDataLoss});
   if (!table.ok()) return 0;
   LOCKSTEP_CHECK(Serialize(*table) == bytes) << "not what was read";
-  LOCKSTEP_CHECK(FirstDifference(0, *table, 1, *table).empty());
-  LOCKSTEP_CHECK((FirstDifference(0, *table, 1, Table()).empty()) == (bytes == Serialize(Table())));
+  LOCKSTEP_CHECK(FirstDifference(0, *table, 1, *table).ok());
+  LOCKSTEP_CHECK(FirstDifference(0, *table, 1, Table()).ok() == (bytes == Serialize(Table())));
   fuzz::CheckCode(CheckParameters(*table), {Code::kInvalidArgument, Code::kUnimplemented});
   for (size_t i = 0; i < table->size(); ++i) LOCKSTEP_CHECK(!Describe(i, (*table)[i]).empty());
   return 0;

@@ -132,7 +132,7 @@ Attempt TryCoordinator(const ControlOptions& options, const Store& store, const 
       }
       if (const auto* reject = std::get_if<control::Reject>(&messages[0])) {
         attempt.rejected = reject->reason;
-        attempt.status = Annotate(reject->status, where);
+        attempt.status = Annotate(UnpackMessage(reject->status.code(), reject->status.message()), where);
         return attempt;
       }
     }

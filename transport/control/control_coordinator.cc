@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -231,6 +232,7 @@ class CoordinatorThread final : public Coordinator, private World::Output {
       // Stays until it hangs up or expires, so that closing does not overtake the answer.
       peer->rejected = true;
       if (reject->reason != RejectReason::kOtherWorld) MarkTold(hello);
+      reject->status = absl::Status(reject->status.code(), PackMessage(reject->status));
       return Push(peer, Connection::MakeFrame(*std::move(reject)));
     }
     half_open_.Remove(peer->id);

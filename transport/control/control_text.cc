@@ -106,13 +106,10 @@ std::string MismatchText(absl::Span<const std::string> called) {
   return absl::StrCat("the ranks' collectives differ: ", absl::StrJoin(parts, "; "));
 }
 
-absl::optional<int> OddOne(absl::Span<const std::string> called) {
+int OddOne(absl::Span<const std::string> called) {
   const auto groups = GroupByCall(called);
-  if (groups.size() != 2 || groups[0].first.size() == groups[1].first.size()) return absl::nullopt;
-  for (const auto& [ranks, text] : groups) {
-    if (ranks.size() == 1) return ranks[0];
-  }
-  return absl::nullopt;
+  const bool first_is_alone = groups.size() == 2 && groups[0].first.size() == 1 && groups[1].first.size() > 1;
+  return groups[first_is_alone ? 0 : 1].first[0];
 }
 
 LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {

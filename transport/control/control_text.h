@@ -46,8 +46,9 @@ LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Sp
 
 // "the ranks' collectives differ: rank 0 called reduce #2 (...); ranks 1, 3 called ...". `called` is by rank; empty: unknown.
 std::string MismatchText(absl::Span<const std::string> called);
-// The only rank that called something else than all others. None in a world of two.
-absl::optional<int> OddOne(absl::Span<const std::string> called);
+// The only rank that called something else than all others; else the lowest one that differs from the lowest one whose call is known.
+// REQUIRES  two calls differ
+int OddOne(absl::Span<const std::string> called);
 
 }  // namespace lockstep::control
 

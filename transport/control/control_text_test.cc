@@ -106,11 +106,12 @@ TEST(MismatchText, NamesWhoCalledWhatLowestRankFirst) {
   EXPECT_EQ(MismatchText({"b", "a", "", "b"}), "the ranks' collectives differ: ranks 0, 3 called b; rank 1 called a");
 }
 
-TEST(OddOne, IsTheRankThatDiffersFromAllOthers) {
+TEST(OddOne, IsTheRankThatDiffersFromAllOthersElseTheLowestThatDiffersFromTheLowest) {
   EXPECT_EQ(OddOne({"b", "a", "", "b"}), 1);
-  EXPECT_EQ(OddOne({"b", "a"}), absl::nullopt);
-  EXPECT_EQ(OddOne({"b", "a", "c"}), absl::nullopt);
-  EXPECT_EQ(OddOne({"b", "a", "b", "a"}), absl::nullopt);
+  EXPECT_EQ(OddOne({"b", "a", "a"}), 0);
+  EXPECT_EQ(OddOne({"b", "a"}), 1);
+  EXPECT_EQ(OddOne({"", "b", "b", "a", "c"}), 3);
+  EXPECT_EQ(OddOne({"b", "b", "a", "a"}), 2);
 }
 
 TEST(UnreachableText, NamesWhoTellsAnotherHostOfLoopback) {

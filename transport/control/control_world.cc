@@ -69,9 +69,11 @@ absl::optional<Reject> World::Connect(const Hello& hello) {
                                 hello.job_id, "'"));
   }
   if (hello.size != static_cast<uint32_t>(options_.size)) {
-    const absl::Status differ = absl::FailedPreconditionError(
-        absl::StrCat("the world has ", options_.size, " ranks according to ", Describe(slots_[0].member), ", ",
-                     hello.size, " according to ", Describe(caller)));
+    const absl::Status differ =
+        WithFailedRank(absl::FailedPreconditionError(absl::StrCat(
+                           "the world has ", options_.size, " ranks according to ", Describe(slots_[0].member), ", ",
+                           hello.size, " according to ", Describe(caller))),
+                       caller.rank.value());
     Fail(differ);
     return Reject{RejectReason::kRefused, differ};
   }
@@ -164,7 +166,11 @@ void World::FormOrFail() {
   }
   const std::string differences = OptionDifferences(options);
   if (!differences.empty()) {
-    return FailSetup(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)));
+    const auto first =
+        std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.options != slots_[0].options; });
+    return FailSetup(
+        WithFailedRank(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)),
+                       static_cast<int>(first - slots_.begin())));
   }
   if (const std::string unreachable = UnreachableText(members); !unreachable.empty()) {
     return FailSetup(absl::FailedPreconditionError(unreachable));

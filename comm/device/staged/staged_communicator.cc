@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/fork.h"
 #include "base/poll.h"
 #include "base/rank.h"
@@ -51,8 +52,9 @@ absl::Status CheckAlike(Communicator* host, const std::string& options, const ab
   }
   for (int r = 1; r < host->size(); ++r) {
     if (all[r] == all[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the ranks stage differently: rank 0 by ", all[0], ", rank ", r, " by ", all[r]));
+    return WithFailedRank(absl::FailedPreconditionError(absl::StrCat("the ranks stage differently: rank 0 by ", all[0],
+                                                                     ", rank ", r, " by ", all[r])),
+                          host->WorldRank(Rank(r)).value());
   }
   return absl::OkStatus();
 }
