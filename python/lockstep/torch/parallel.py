@@ -31,7 +31,7 @@ _MIB = 1 << 20
 # As torch's logging data names dtypes.
 _DTYPE_NAMES = {torch.float32: 'float', torch.float64: 'double', torch.float16: 'c10::Half', torch.bfloat16: 'c10::BFloat16',
                 torch.complex64: 'c10::complex<float>', torch.complex128: 'c10::complex<double>'}
-_BUILT = ('process_group', '_connected', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
+_BUILT = ('process_group', '_connected', '_kept', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
@@ -152,7 +152,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._precision = None
         if self.mixed_precision is not None:
             self._precision = Precision(self.mixed_precision, self.module, self.parameters_to_ignore)
-        self._connected = self._layout = self._synced_buffers = None
+        self._connected = self._kept = self._layout = self._synced_buffers = None
         self._closed = self._substituted = False
 
     def _connect(self):
@@ -162,6 +162,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._synced_buffers = Buffers(self.module, ignored)
         communicator = communicator_of(self.process_group, self.device)
         self._connected = communicator, self._new_averager(communicator)
+        self._kept = _Kept(*self._connected)
 
     @property
     def _communicator(self):
@@ -188,15 +189,16 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             options.update(self._delayed_options(named))
         if self._precision is not None and Precision.compression(self.mixed_precision):
             options['compression'] = Precision.compression(self.mixed_precision)
-        hook = self._hook
+        hook, turn = self._hook, None
         if callable(hook):
-            hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named])
+            turn = hooks.Turn(self.process_group, communicator)
+            hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named], turn)
         sparse = [part.weight for part in self.module.modules()
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
         step = _step_in_backward if overlapped else self._optimizer_step
-        averager = Averager(self.process_group, communicator, named, sparse, hook, step, overlapped, upcast=self._precision is not None,
-                            explain=_weak(self, '_explain'), **options)
+        averager = Averager(self.process_group, communicator, named, sparse, hook, turn, step, overlapped,
+                            upcast=self._precision is not None, explain=_weak(self, '_explain'), **options)
         averager.ends_itself = self._ends_itself
         if self._sample_rate is not None:
             averager.reducer.set_logging_sample_rate(self._sample_rate)
@@ -229,8 +231,24 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             communicator, averager = self._connected
             averager.close()
             self._connected = communicator, self._new_averager(communicator)
+            self._kept.averager = self._connected[1]
+
+    def state_dict(self, *args, **kwargs):
+        """torch's, of the parameters in full precision."""
+        self._restore_precision()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        """torch's, into the parameters in full precision."""
+        self._restore_precision()
+        return super().load_state_dict(*args, **kwargs)
+
+    def _restore_precision(self):
+        if self._precision is not None:
+            self._precision.restore()
 
     def __getstate__(self):
+        self._restore_precision()
         self._check_default_group()
         return {name: value for name, value in self.__dict__.items() if name not in _BUILT}
 
@@ -245,10 +263,6 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._remove_autograd_hooks()
         if self._connected is not None:
             self._connected[0].close()
-
-    def __del__(self):
-        if self.__dict__.get('_connected') is not None:
-            self.close()
 
     def abort(self, reason):
         """Ends the averaging on all ranks, which learn the reason. The process group stays usable."""
@@ -309,8 +323,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         sync = self.require_backward_grad_sync and torch.is_grad_enabled()
         self.require_forward_param_sync = sync
         if not torch.is_grad_enabled():
-            if self._precision is not None:
-                self._precision.restore()
+            self._restore_precision()
             return outputs
         found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
         if self._precision is not None:
@@ -319,7 +332,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             self._watch_unconnected(found, sync)
         # A module that is frozen for a while is only passed through.
         elif any(parameter.requires_grad for parameter in self._averager.parameters):
-            self._averager.watch(found, sync)
+            self._averager.watch(found, sync, self._kept)
         return outputs
 
     def _watch_unconnected(self, outputs, sync):
@@ -327,7 +340,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         def reached(following, _gradients):
             if self._connected is not None or reaches(accumulators, following):
                 self._averager.watch((), sync)
-                self._averager.reached(following, None)
+                self._averager.reached(following, None, self._kept)
 
         accumulators = accumulators_of([parameter for _, parameter in self._averaged_parameters()])
         for output in outputs if sync and accumulators else ():
@@ -460,8 +473,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             return
         old, averager = self._connected
         communicator = communicator_of(new_process_group, self.device)
-        averager.change_communicator(communicator)
+        averager.change_communicator(communicator, new_process_group)
         self._connected = communicator, averager
+        self._kept.communicator = communicator
         old.close()
 
     @property
@@ -535,6 +549,17 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if self._hook_name is not None:
             found['comm_hook'] = self._hook_name
         return found
+
+
+class _Kept:
+    """What a wrapper and the graphs of its outputs need: closed when none of them is left, as the averager itself lives in a cycle."""
+
+    def __init__(self, communicator, averager):
+        self.communicator, self.averager = communicator, averager
+
+    def __del__(self):
+        self.averager.close()
+        self.communicator.close()
 
 
 class _Reducer:
