@@ -139,7 +139,7 @@ class Plan:
         if self.static:
             self.options['static_graph'] = True
         self.comm_hook = draw.choice([*COMM_HOOKS]) if draw.random() < 0.3 else None
-        # What goes with few others.
+        # One of these at most: they exclude each other.
         self.way = draw.choice(['plain'] * 6 + ['mixed', 'mixed', 'join', 'join', 'optimizer', 'delay'])
         self.compiled = draw.choice(['wrapper', 'module']) if seed % 60 == 59 else None
         self.initial = draw.random() < 0.5  # join divides by the initial world size
@@ -175,7 +175,7 @@ class Plan:
             for step in self.passes:  # what is left of an unused parameter is refused
                 step['zero'] = 'none' if step['zero'] == 'keep' else step['zero']
         for step in self.passes:
-            if self.static or self.way in ('join', 'optimizer'):
+            if self.static or self.compiled or self.way in ('join', 'optimizer'):
                 step['again'] = False
             if self.static or self.way == 'join':
                 step['forwards'] = 1
@@ -337,7 +337,7 @@ class Random(unittest.TestCase):
 
 @contextlib.contextmanager
 def lowered(parameters, lower):
-    """What mixed precision does, for a plain module."""
+    """Mixed precision for a plain module."""
     full = [parameter.data for parameter in parameters]
     for parameter in parameters if lower else ():
         parameter.data = parameter.to(torch.bfloat16)

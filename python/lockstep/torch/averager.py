@@ -5,8 +5,8 @@ told of each gradient by a hook of the node that accumulates it, behind the user
 engine's, behind the outermost pass. Which parameters it will reach is asked of the engine, not searched for.
 
 THREADS  One backward at a time; any thread may run it, and several threads parts of it.
-MEMORY   A gradient is the reducer's from its mark to the end of the backward. That of a parameter which several averagers have is
-         copied: each averages its own copy, and writes .grad at the end.
+MEMORY   A gradient is the reducer's from its mark to the end of the backward; a write to it then is an error. That of a parameter which
+         several averagers have is copied: each averages its own copy, and writes .grad at the end.
 """
 
 import functools
@@ -62,7 +62,7 @@ def reaches(accumulators, following):
 
 
 class _Pass:
-    """What the engine calls behind a pass. If it drops this without the call, an exception has stopped the pass."""
+    """The engine calls this at the end of a pass. If it drops this without the call, an exception has stopped the pass."""
 
     def __init__(self, averager):
         self._averager, self._step, self._called = averager, averager.steps, False
@@ -131,7 +131,7 @@ class Averager:
         self._marks = []  # of the backward under way: (index, gradient, its version)
         self._counting = self._static
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
-        self._used_elsewhere = []  # the indices of the parameters that only other ranks use of a static graph
+        self._used_elsewhere = []  # the indices of the parameters of a static graph that only other ranks use
         self._delayed, self._trigger = set(options.get('delayed') or ()), options.get('delayed_trigger')
         self._delayed_gradients = {}  # marked and not reduced yet, by index: the reducer keeps their addresses
         self._triggered = False
@@ -281,11 +281,11 @@ class Averager:
         self.steps += 1
 
     def _is_around(self, task):
-        """Whether the pass of this backward is the pass `task`, or is under way outside of it."""
+        """Whether the pass of this backward is the pass `task`, or has started that pass."""
         return self.marking and self._task != -1 and (self._task == task or self._thread == threading.get_ident())
 
     def _check_turn(self, task):
-        """The hooks of a backward wait for those of the outer one, which go on only when the inner one has ended."""
+        """Refuses a backward inside another one whose hooks come first: neither could end."""
         if any(each._turn is not None and each._turn.line is self._turn.line and each._task != task and each._is_around(task)
                for each in _under_way):
             raise lockstep.Unimplemented('a wrapper with a communication hook in a reentrant checkpoint of another one: use '
@@ -434,7 +434,7 @@ class Averager:
             self._task = -1
 
     def pass_stopped(self):
-        """An exception has stopped the pass: what comes now is not of it, and local until the next forward pass."""
+        """An exception has stopped the pass. Later gradients are local until the next forward pass."""
         self.marking = self._armed = False
 
     def end(self):
@@ -466,7 +466,7 @@ class Averager:
     def _check_marks(self):
         """Refuses gradients that others wrote to. As in DDP, the average takes the place of one that was removed or replaced."""
         for index, gradient, version in self._marks:
-            if gradient._version != version and gradient.untyped_storage().nbytes() == gradient.nbytes:  # else perhaps another part of it
+            if gradient._version != version and gradient.untyped_storage().nbytes() == gradient.nbytes:  # else perhaps in another part
                 raise lockstep.FailedPrecondition(f"the gradient of parameter '{self.names[index]}' was written to in the backward pass "
                                                   'when it was being averaged: write to it in a hook of the parameter '
                                                   '(register_post_accumulate_grad_hook), or after the backward pass')
@@ -495,14 +495,14 @@ class Averager:
             self._used_elsewhere = [index for index, count in enumerate(self._counts)
                                     if count == 0 and index not in self._sparse and self.reducer.averaged_gradient(index)[1]]
             for index in self._used_elsewhere:
-                if index not in self._shared:  # else another averager may have written the average
+                if index not in self._shared and self._step is None:  # else it may already be the average
                     self._drop_left(index)
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None and index not in self._sparse:
                 self._take_unused(index, parameter)
 
     def _drop_left(self, index):
-        """What earlier passes left of a parameter that this rank does not use: the reducer of a static graph does not take it."""
+        """Removes the gradient that an earlier pass left of a parameter that this rank does not use: in a static graph it has no mark."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient.count_nonzero():
             raise lockstep.FailedPrecondition(f"parameter '{self.names[index]}' has a gradient of an earlier pass, and only other ranks "
@@ -612,7 +612,8 @@ def _is_used_elsewhere(gradient, given):
     if given is None or gradient.is_sparse or given.data_ptr() != gradient.data_ptr():
         return False
     base = given._base
-    # Of the memory: the gradient, `given`, the storage object here, and the base. Of the base: `given`, and the object here.
+    # Known users of the memory are the gradient, `given`, the storage object here, and the base; those of the base are `given` and the
+    # object here.
     return _users(gradient.untyped_storage()._cdata) > (3 if base is None else 4) or (base is not None and base._use_count() > 2)
 
 

@@ -54,12 +54,17 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
       sharing     Several wrappers may have a parameter in common, and a wrapper may be inside another: what one pass averages, it averages
                   once. Gradients of such parameters are copied. Not with optimizers in backward.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
-                  may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
-                  that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone, another
-                  one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
+                  may be tried. What an exception stops half way is ended by the next forward pass of any wrapper; other ranks' backward()
+                  waits for that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone,
+                  another one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
                   another dtype, by the backward pass.
-      hooks       Run on the library's thread, not on autograd's: lockstep.torch.hooks.
-      precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision.
+      hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
+                  lockstep.torch.hooks.
+      precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
+                  precision, which torch's loses, is an error. Optimizers, state dictionaries and copies use full precision.
+      writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
+      static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
+                  zero. torch's averages it.
       copies      copy.deepcopy and unpickling are local, and so is evaluating a copy. It first communicates, which every rank does then, in
                   a forward pass in training mode with gradients, or else in a backward pass.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
@@ -552,7 +557,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
 
 class _Kept:
-    """What a wrapper and the graphs of its outputs need: closed when none of them is left, as the averager itself lives in a cycle."""
+    """Closes an averager, which is part of a reference cycle, when its wrapper and all graphs of the wrapper's outputs are gone."""
 
     def __init__(self, communicator, averager):
         self.communicator, self.averager = communicator, averager

@@ -84,7 +84,7 @@ class Precision:
         if any(parameter in _full and parameter._version != _full[parameter][1] for parameter in self._parameters):
             self.restore()
         for parameter in self._parameters:
-            # What an earlier forward pass, or that of another wrapper, has lowered stays: its graph has the same nodes.
+            # A parameter that an earlier forward pass or another wrapper has lowered stays, so that both graphs have the same nodes.
             full, _ = _full.setdefault(parameter, (parameter.data, parameter._version))
             if parameter.dtype is not self._dtype:
                 parameter.data = full.to(self._dtype)
