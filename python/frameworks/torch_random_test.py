@@ -158,6 +158,7 @@ class Plan:
         if self.compiled:
             self._not_static()
             self.way, self.comm_hook = 'plain', None
+            self.options.pop('bucket_cap_mb', None)  # dynamo refuses small first buckets
         if self.way in ('join', 'optimizer', 'delay'):
             self.shape = 'one'
         if self.way == 'delay':
