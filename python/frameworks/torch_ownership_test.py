@@ -479,6 +479,19 @@ class LeftOver(Ownership):
             ours(self.x).sum().backward()
             self.assert_equal_on_ranks(ours, lambda parameter: parameter.grad)
 
+    def test_a_rank_without_inputs_has_unused_parameters_too(self):
+        ours, theirs = self.pair(Branches, static_graph=True)
+        for model in (ours, theirs):
+            with model.join():
+                for _ in range(1 + 2 * two.RANK):
+                    model.zero_grad()
+                    model(self.x).sum().backward()
+        if two.RANK == 1:
+            for one, other in zip(ours.parameters(), theirs.parameters()):
+                self.assertEqual((one.grad is None), (other.grad is None))
+                if other.grad is not None:
+                    torch.testing.assert_close(one.grad, other.grad)
+
     def test_they_are_averaged_with_unused_parameters(self):
         ours, theirs = self.pair(Branches, find_unused_parameters=True)
         for _ in range(4):

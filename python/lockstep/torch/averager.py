@@ -557,7 +557,7 @@ class Averager:
         try:
             if not self._find_unused:
                 for index, parameter in enumerate(self.parameters):
-                    for _ in range(max(1, self._counts[index]) if self._static else 1):
+                    for _ in range(self._counts[index] if self._static and not self._counting else 1):
                         self._mark_zeros(index, parameter)
             self.reducer.end_backward(self._stream())
         finally:
