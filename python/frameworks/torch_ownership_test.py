@@ -96,6 +96,7 @@ class SeveralHooks(Ownership):
         outer.register_comm_hook(None, all_reduce)
         with self.assertRaisesRegex(lockstep.Error, 'use_reentrant=False'):
             outer(self.x).sum().backward()
+        outer.close(), inner.close()  # else the next forward pass of any wrapper ends the pass, on the ranks that still have the wrapper
 
     def test_one_is_closed_before_its_turn(self):
         first, second = self.hooked(), self.hooked()

@@ -193,14 +193,14 @@ def adapt(hook, state, parameters, turn):
         seen = GradBucket(bucket, parameters)
 
         def take(future):
+            error = None
             try:
                 seen.take(future.value())
-            except Exception as error:
-                completion.done(error)
-            else:
-                completion.done()
+            except Exception as raised:
+                error = raised
             if seen.is_last():
-                turn.end()
+                turn.end()  # before the completion, behind which the next backward may begin
+            completion.done(error)
 
         future = hook(state, seen)
         if not isinstance(future, torch._C.Future):  # the base of torch.futures.Future, which a work's future is
