@@ -5,11 +5,12 @@ told of each gradient by a hook of the node that accumulates it, behind the user
 engine's, behind the outermost pass. Which parameters it will reach is asked of the engine, not searched for.
 
 THREADS  One backward at a time; any thread may run it, and several threads parts of it.
-MEMORY   A gradient is the reducer's from its mark to the end of the backward. That of a parameter which several averagers have is
-         copied: each averages its own copy, and writes .grad at the end.
+MEMORY   A gradient is the reducer's from its mark to the end of the backward; a write to it then is an error. That of a parameter which
+         several averagers have is copied: each averages its own copy, and writes .grad at the end.
 """
 
 import functools
+import threading
 import weakref
 
 import torch
@@ -25,8 +26,10 @@ from lockstep.torch.records import Records
 
 _will_execute = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
+_users = torch._C._storage_Use_Count
 
 _averagers = WeakIdKeyDictionary()  # of each parameter: a weakref.WeakSet
+_under_way = {}  # the averagers whose backward has begun and not ended, in the order in which they began, which is that of all ranks
 
 
 def _dtype_name(dtype):
@@ -58,13 +61,35 @@ def reaches(accumulators, following):
     return True
 
 
+class _Pass:
+    """The engine calls this at the end of a pass. If it drops this without the call, an exception has stopped the pass."""
+
+    def __init__(self, averager):
+        self._averager, self._step, self._called = averager, averager.steps, False
+
+    def __call__(self):
+        self._called = True
+        self._averager.pass_ended()
+
+    def __del__(self):
+        if not self._called and self._averager.steps == self._step:
+            self._averager.pass_stopped()
+
+
+def _abandon_stopped():
+    """Ends the backward passes that exceptions have stopped, in the order in which the other ranks end them."""
+    for averager in list(_under_way):
+        if not averager.marking:
+            averager.abandon()
+
+
 class Averager:
     """See the module. Owns its reducer; the communicator stays the caller's."""
 
-    def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, optimizer_step=None, consumed=(), upcast=False,
-                 explain=None, replicas=None, full=None, **options):
+    def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, turn=None, optimizer_step=None, consumed=(),
+                 upcast=False, explain=None, replicas=None, full=None, **options):
         """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters
-        whose gradients are sparse. hook: see Reducer.
+        whose gradients are sparse. hook: see Reducer; turn: its hooks.Turn, if it has one.
         optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
         whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
         step that failed. replicas: a Replicas, or None; full(): see Replicas.addresses. options: those of the reducer."""
@@ -91,7 +116,7 @@ class Averager:
         self._recording = None  # the records of the backward under way; None outside a backward
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
-        self._upcast, self._explain = upcast, explain
+        self._upcast, self._explain, self._turn = upcast, explain, turn
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
@@ -102,9 +127,14 @@ class Averager:
         self.awaited = []  # futures for which the end of a backward waits
         self._armed = False  # whether a gradient may begin a backward
         self._task = None  # the engine's number of the backward under way
+        self._thread = None  # which has begun it
+        self.marking = False  # whether one is under way that no exception has stopped
         self._local_task = None  # that of the last one through an output without sync
         self._kept = self.reducer.borrowed
+        self._marks = []  # of the backward under way: (index, gradient, its version)
+        self._counting = self._static
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
+        self._used_elsewhere = []  # the indices of the parameters of a static graph that only other ranks use
         self._delayed, self._trigger = set(options.get('delayed') or ()), options.get('delayed_trigger')
         self._delayed_gradients = {}  # marked and not reduced yet, by index: the reducer keeps their addresses
         self._triggered = False
@@ -175,14 +205,21 @@ class Averager:
                 elif len(owners) == 1:
                     owner, = owners
                     owner._shared.discard(owner._index_of(parameter))
+        self._over()
         self.reducer.close()
 
     # ---- Where a backward begins
 
-    def watch(self, outputs, sync=True):
-        """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`."""
-        if self._task is not None and _current_task() == -1:
+    def end_stopped(self):
+        """A forward pass begins or has ended: ends the backward passes that exceptions have stopped, which hold the communicator."""
+        if _under_way and _current_task() == -1:
+            _abandon_stopped()
             self.abandon()
+
+    def watch(self, outputs, sync=True, keep=None):
+        """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`. Their graph
+        holds `keep`."""
+        self.end_stopped()
         if self._upcast:
             self._attach()
         nodes = [output.grad_fn for output in outputs if output.grad_fn is not None and not _is_grad_tracking(output)]
@@ -191,34 +228,35 @@ class Averager:
         if sync or not nodes:
             self._armed = sync
         for node in nodes:
-            node.register_prehook(functools.partial(self.reached, node.next_functions) if sync else self._reached_locally)
+            node.register_prehook(functools.partial(self.reached, node.next_functions, keep=keep) if sync else self._reached_locally)
 
     def _reached_locally(self, _gradients):
         self._local_task = _current_task()
 
-    def reached(self, following, _gradients):
+    def reached(self, following, _gradients, keep=None):
         """The pass under way is at an output of a forward pass, behind which are the nodes `following`."""
         task = _current_task()
         if task == self._task:
             return
-        if self._task is not None:
-            self.abandon()
         if reaches(self._accumulators, following):
             self._begin(task)
 
     def _begin(self, task):
+        _abandon_stopped()
+        self.abandon()
         if not self._upcast:
             for index, parameter in enumerate(self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)
+        for index in self._used_elsewhere:
+            self._drop_left(index)
         skipped = self._skipped() if self._find_unused else []
         if skipped and self._attach(skipped):
             skipped = self._skipped()
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
         self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
-        if self.ends_itself:
-            torch.autograd.Variable._execution_engine.queue_callback(self.end)
+        torch.autograd.Variable._execution_engine.queue_callback(_Pass(self))
         # As in DDP what earlier passes left is averaged, too.
         for index in skipped:
             if self.parameters[index].grad is not None:
@@ -231,19 +269,42 @@ class Averager:
         # The new plan is in use since an earlier step. begin_backward may launch buckets, whose hooks read this.
         self.planned = self.planned or self.reducer.plan_version > 1
         compared = None if self._replicas is None or joined else self._replicas.addresses(self._full and self._full())
-        self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream(), replicas=compared)
+        if self._counting:
+            self._counts = [0] * len(self.parameters)
+        self._thread = threading.get_ident()
+        if self._turn is not None:
+            self._check_turn(task)
+            self._turn.begin()
+        self._task, self.marking = task, True
+        _under_way[self] = None
+        try:
+            self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream(), replicas=compared)
+        except BaseException:
+            self._over()
+            raise
         self._recording = self.records.begin()
         self._triggered = False
         self._copies.clear()
-        self._task = task
+        self._marks.clear()
         self.steps += 1
+
+    def _is_around(self, task):
+        """Whether the pass of this backward is the pass `task`, or has started that pass."""
+        return self.marking and self._task != -1 and (self._task == task or self._thread == threading.get_ident())
+
+    def _check_turn(self, task):
+        """Refuses a backward inside another one whose hooks come first: neither could end."""
+        if any(each._turn is not None and each._turn.line is self._turn.line and each._task != task and each._is_around(task)
+               for each in _under_way):
+            raise lockstep.Unimplemented('a wrapper with a communication hook in a reentrant checkpoint of another one: use '
+                                         'use_reentrant=False, or give each wrapper, and its hook, a process group of its own')
 
     def _begin_late(self, index):
         task = _current_task()
         if not self._armed or task == self._local_task:
             return False
-        # A pass through another wrapper's output reaches what both have.
-        if index in self._shared and any(owner._task == task for owner in _averagers[self.parameters[index]]):
+        # A pass through another wrapper's output reaches what both have, also from inside a reentrant checkpoint.
+        if index in self._shared and any(owner._is_around(task) for owner in _averagers[self.parameters[index]]):
             return False
         self._begin(task)
         return True
@@ -262,42 +323,46 @@ class Averager:
     def _hook(self, index):
         if (self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or self._delayed
                 or index in self._sparse):
-            return lambda _inputs, _outputs: self._ready(index)
+            return lambda _inputs, given: self._ready(index, given[0])
         # The usual case is short.
         mark, reducer, gradient_of = lib.lockstep_py_mark_ready, self.reducer, self.reducer._gradients[index]
         dtype, strides, parameter = self._dtypes[index], self._strides[index], self.parameters[index]
-        kept, shared = self._kept, self._shared
+        kept, marks, shared = self._kept, self._marks, self._shared
 
-        def ready(_inputs, _outputs):
+        def ready(_inputs, given):
             gradient = parameter.grad
-            if (self._task is None or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
-                    or gradient.requires_grad or self.scale != 1.0 or index in shared):
-                return self._ready(index)
+            if (not self.marking or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
+                    or gradient.requires_grad or self.scale != 1.0 or index in shared or _is_used_elsewhere(gradient, given[0])):
+                return self._ready(index, given[0])
             if self._recording is not None:
                 self._recording.mark(index)
             kept.append(gradient)
+            marks.append((index, gradient, gradient._version))
             error = mark(reducer._c, index, gradient_of, gradient.data_ptr())
             if error:
                 check(error)
 
         return ready
 
-    def _ready(self, index):
+    def _ready(self, index, given):
+        """given: what the engine has accumulated into the gradient, or None."""
         parameter = self.parameters[index]
-        if self._upcast and parameter.grad is not None and parameter.grad.dtype != self._dtypes[index]:
-            parameter.grad.data = parameter.grad.to(self._dtypes[index])
-        if self._task is None and not self._begin_late(index):
-            return
-        if parameter.grad is None:  # autograd reached it without a gradient
+        if parameter.grad is not None and self._views is None and _is_used_elsewhere(parameter.grad, given):
+            parameter.grad = parameter.grad.clone()
+        averaged = self.marking or self._begin_late(index)
+        if averaged and parameter.grad is None:  # autograd reached it without a gradient
             if self._find_unused:
                 return self.reducer.mark_unused(index, self._stream())
             parameter.grad = torch.zeros_like(parameter)
-        self._mark(index)
+        if self._upcast and parameter.grad is not None and parameter.grad.dtype != self._dtypes[index]:
+            parameter.grad.data = parameter.grad.to(self._dtypes[index])
+        if averaged:
+            self._mark(index)
 
     def _mark(self, index):
         parameter = self.parameters[index]
         gradient = parameter.grad
-        if self._static and self.steps == 1:
+        if self._counting:
             self._counts[index] += 1
         if self._recording is not None:
             self._recording.mark(index)
@@ -316,6 +381,8 @@ class Averager:
         elif index in self._delayed:
             self._delay(index, gradient)
         self._kept.append(gradient)
+        if index not in self._shared and not self._static:  # those may change: each averages a copy; it may be marked again
+            self._marks.append((index, gradient, gradient._version))
         self.reducer.mark_ready_at(index, gradient.data_ptr(), self._stream())
 
     def _check_dtype(self, index, gradient):
@@ -367,6 +434,17 @@ class Averager:
 
     # ---- Where it ends
 
+    def pass_ended(self):
+        """The engine has executed the pass."""
+        if self.ends_itself:
+            self.end()
+        elif self._task is not None:
+            self._task = -1
+
+    def pass_stopped(self):
+        """An exception has stopped the pass. Later gradients are local until the next forward pass."""
+        self.marking = self._armed = False
+
     def end(self):
         """Waits for the averages, which are in .grad then. The engine calls it; without ends_itself, the user."""
         if self._task is None:
@@ -377,18 +455,31 @@ class Averager:
             self._told_more(error)
             raise
         finally:
-            self._task, self._armed = None, False
-            self._end_records()
+            self._armed = False
+            self._over()
         if self._triggered:
             self._delayed_gradients.clear()
         for parameter, average in self._copies:
             parameter.grad.copy_(average)
         self._copies.clear()
+        if self._step is None:
+            self._check_marks()
+        self._marks.clear()
         self._take()
         for parameter in self._consumed:
             parameter.grad = None
         while self.awaited:
             self.awaited.pop().wait()
+
+    def _check_marks(self):
+        """Refuses gradients that others wrote to. As in DDP, the average takes the place of one that was removed or replaced."""
+        for index, gradient, version in self._marks:
+            if gradient._version != version and gradient.untyped_storage().nbytes() == gradient.nbytes:  # else perhaps in another part
+                raise lockstep.FailedPrecondition(f"the gradient of parameter '{self.names[index]}' was written to in the backward pass "
+                                                  'when it was being averaged: write to it in a hook of the parameter '
+                                                  '(register_post_accumulate_grad_hook), or after the backward pass')
+            if self.parameters[index].grad is not gradient:
+                _set_gradient(self.parameters[index], gradient)
 
     def _told_more(self, error):
         more = self._explain and self._explain()
@@ -407,9 +498,25 @@ class Averager:
                 self.parameters[index].grad = hooks.sparse_copy(found, self.parameters[index])
         if not (self._find_unused or self._static):
             return
+        if self._counting:
+            self._counting = False
+            self._used_elsewhere = [index for index, count in enumerate(self._counts)
+                                    if count == 0 and index not in self._sparse and self.reducer.averaged_gradient(index)[1]]
+            for index in self._used_elsewhere:
+                if index not in self._shared and self._step is None:  # else it may already be the average
+                    self._drop_left(index)
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None and index not in self._sparse:
                 self._take_unused(index, parameter)
+
+    def _drop_left(self, index):
+        """Removes the gradient that an earlier pass left of a parameter that this rank does not use: in a static graph it has no mark."""
+        gradient = self.parameters[index].grad
+        if gradient is not None and gradient.count_nonzero():
+            raise lockstep.FailedPrecondition(f"parameter '{self.names[index]}' has a gradient of an earlier pass, and only other ranks "
+                                              'use it: with static_graph set gradients to None or zero before each pass, or pass '
+                                              'find_unused_parameters=True without static_graph')
+        self.parameters[index].grad = None
 
     def _take_unused(self, index, parameter):
         """The average of a parameter that only other ranks used."""
@@ -421,7 +528,11 @@ class Averager:
         else:
             parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
 
-    def _end_records(self):
+    def _over(self):
+        self._task, self.marking = None, False
+        _under_way.pop(self, None)
+        if self._turn is not None:
+            self._turn.end()
         recording, self._recording = self._recording, None
         if recording is not None:
             recording.end()
@@ -435,12 +546,12 @@ class Averager:
         """Ends a backward that an exception stopped half way. Other ranks' steps fail, with what is missing here; the next may be tried."""
         if self._task is None:
             return
-        self._task = None
         try:
             self.reducer.end_backward(self._stream())
         except lockstep.Error:
             pass  # it is about the step that has failed here already
-        self._end_records()
+        finally:
+            self._over()
 
     # ---- Steps without a backward
 
@@ -459,12 +570,11 @@ class Averager:
         try:
             if not self._find_unused:
                 for index, parameter in enumerate(self.parameters):
-                    for _ in range(max(1, self._counts[index]) if self._static else 1):
+                    for _ in range(self._counts[index] if self._static and not self._counting else 1):
                         self._mark_zeros(index, parameter)
             self.reducer.end_backward(self._stream())
         finally:
-            self._task = None
-            self._end_records()
+            self._over()
 
     def _mark_zeros(self, index, parameter):
         if index in self._sparse:
@@ -476,9 +586,11 @@ class Averager:
 
     # ---- Around steps
 
-    def change_communicator(self, communicator):
-        """Moves to another communicator, with the gradients. Collective there."""
+    def change_communicator(self, communicator, group):
+        """Moves to another communicator, that of the process group, with the gradients. Collective there."""
         self.abandon()
+        if self._turn is not None:
+            self._turn.join(group, communicator)
         old = self._views
         self.reducer.change_communicator(communicator)
         self.planned = True
@@ -505,6 +617,17 @@ class Averager:
 def _is_grad_tracking(output):
     """Whether it belongs to a transform of torch.func, whose backward pass is for what the transform asks for."""
     return torch._C._functorch.is_functorch_wrapped_tensor(output) and torch._C._functorch.is_gradtrackingtensor(output)
+
+
+def _is_used_elsewhere(gradient, given):
+    """Whether the engine, which has made a gradient of the memory of `given`, may read that memory later or make another gradient of it.
+    It has checked that the tensor has no other user. But the memory may have one, if the tensor is a view."""
+    if given is None or gradient.is_sparse or given.data_ptr() != gradient.data_ptr():
+        return False
+    base = given._base
+    # Known users of the memory are the gradient, `given`, the storage object here, and the base; those of the base are `given` and the
+    # object here.
+    return _users(gradient.untyped_storage()._cdata) > (3 if base is None else 4) or (base is not None and base._use_count() > 2)
 
 
 def _strides(parameter):

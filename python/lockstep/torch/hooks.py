@@ -1,11 +1,15 @@
 """torch's communication hooks on the reducer's buckets.
 
 A hook runs on a thread of the library's, one bucket after the other, in the same order on all ranks. Its collectives go through its own
-process group; a module whose passes use that group too (a synchronised batch normalisation) gives the hook another one. So do two wrappers
-whose hooks run in one backward pass: each has a thread, and the order between them is not the same on all ranks.
+process group; a module whose passes use that group too (a synchronised batch normalisation) gives the hook another one. If several wrappers
+of one process group have hooks, those of a backward run after those of the backwards that began before it, and an error says if ranks begin
+them in different orders. Between wrappers of different process groups there is no order: their hooks use different groups, too.
 """
 
 import inspect
+import threading
+import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -17,6 +21,66 @@ from lockstep.torch import memory
 _BUILTIN = {default_hooks.allreduce_hook: 'all_reduce', default_hooks.fp16_compress_hook: 'fp16_compress',
             default_hooks.bf16_compress_hook: 'bf16_compress', debugging_hooks.noop_hook: 'noop'}
 _BUILTIN_TYPES = {dist.BuiltinCommHookType.ALLREDUCE: 'all_reduce', dist.BuiltinCommHookType.FP16_COMPRESS: 'fp16_compress'}
+
+
+_POLL_SECONDS = 0.1  # of what does not notify the waiting threads
+_lines = weakref.WeakKeyDictionary()  # of each process group: a _Line
+
+
+class _Line:
+    """The wrappers of a process group that have hooks."""
+
+    def __init__(self):
+        self.turns = self.begun = 0  # made; backward passes
+        self.changed = threading.Condition()
+        self.waiting = []  # the Turns whose hooks are not done, in the order in which their backward passes began
+
+
+class Turn:
+    """When the hooks of a wrapper may run. THREADS: any."""
+
+    def __init__(self, group, communicator):
+        """Collective. communicator: the wrapper's, whose end ends the waits."""
+        self.join(group, communicator)
+
+    def join(self, group, communicator):
+        """Moves to a process group, outside of a backward. Collective."""
+        self.line, self._communicator, self._number = _lines.setdefault(group, _Line()), communicator, None
+        self.line.turns += 1
+
+    def begin(self):
+        """A backward begins."""
+        with self.line.changed:
+            self.line.begun += 1
+            self._number = self.line.begun
+            self.line.waiting.append(self)
+
+    def end(self):
+        """The hooks of the backward are done, or are not to run any more."""
+        with self.line.changed:
+            if self in self.line.waiting:
+                self.line.waiting.remove(self)
+                self.line.changed.notify_all()
+
+    def wait(self, bucket):
+        """Before the hook runs for a bucket."""
+        lowest, highest = bucket.range_over_ranks(self._number) if self.line.turns > 1 and bucket.index == 0 else (0, 0)
+        if lowest != highest:
+            with self.line.changed:
+                self.line.begun = max(self.line.begun, highest)  # later backward passes have the same numbers again
+            raise lockstep.FailedPrecondition("the hooks of this process group's wrappers would run in another order on another rank, "
+                                              'because backward passes have begun in another order there: give each wrapper, and its '
+                                              'hook, a process group of its own')
+        deadline = time.monotonic() + self._communicator.backend_timeout_ms / 1000
+        with self.line.changed:
+            while self.line.waiting[:1] != [self]:
+                ended = self._communicator.status()
+                if ended is not None or self not in self.line.waiting:
+                    raise ended or lockstep.Cancelled('the wrapper was closed before its hook ran')
+                if time.monotonic() > deadline:
+                    raise lockstep.DeadlineExceeded('the hooks of a backward pass that began earlier on this rank are not done: did it '
+                                                    'end?')
+                self.line.changed.wait(_POLL_SECONDS)
 
 
 class GradBucket:
@@ -124,21 +188,24 @@ def averages(hook):
     return hook not in ('noop', post_localSGD_hook.post_localSGD_hook)
 
 
-def adapt(hook, state, parameters):
+def adapt(hook, state, parameters, turn):
     """A hook of the reducer's that calls one of torch's: hook(state, bucket) returns a torch.futures.Future of the bucket's averages."""
     check(hook)
 
     @torch.no_grad()  # as torch's engine calls hooks
     def run(bucket, completion):
+        turn.wait(bucket)
         seen = GradBucket(bucket, parameters)
 
         def take(future):
+            error = None
             try:
                 seen.take(future.value())
-            except Exception as error:
-                completion.done(error)
-            else:
-                completion.done()
+            except Exception as raised:
+                error = raised
+            if seen.is_last():
+                turn.end()  # before the completion, behind which the next backward may begin
+            completion.done(error)
 
         future = hook(state, seen)
         if not isinstance(future, torch._C.Future):  # the base of torch.futures.Future, which a work's future is

@@ -32,7 +32,7 @@ _MIB = 1 << 20
 # As torch's logging data names dtypes.
 _DTYPE_NAMES = {torch.float32: 'float', torch.float64: 'double', torch.float16: 'c10::Half', torch.bfloat16: 'c10::BFloat16',
                 torch.complex64: 'c10::complex<float>', torch.complex128: 'c10::complex<double>'}
-_BUILT = ('process_group', '_connected', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
+_BUILT = ('process_group', '_connected', '_kept', '_synced_buffers', '_layout', '_precision')  # what a pickle does not have
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
@@ -61,12 +61,17 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
       sharing     Several wrappers may have a parameter in common, and a wrapper may be inside another: what one pass averages, it averages
                   once. Gradients of such parameters are copied. Not with optimizers in backward.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
-                  may be tried. What an exception stops half way is ended by the next forward pass; other ranks' backward() waits for
-                  that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone, another
-                  one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
+                  may be tried. What an exception stops half way is ended by the next forward pass of any wrapper; other ranks' backward()
+                  waits for that, and fails. A rank that dies fails the others' backward at once, by name. A parameter that is new, gone,
+                  another one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
                   another dtype, by the backward pass.
-      hooks       Run on the library's thread, not on autograd's: lockstep.torch.hooks.
-      precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision.
+      hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
+                  lockstep.torch.hooks.
+      precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
+                  precision, which torch's loses, is an error. Optimizers, state dictionaries and copies use full precision.
+      writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
+      static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
+                  zero. torch's averages it.
       copies      copy.deepcopy and unpickling are local, and so is evaluating a copy. It first communicates, which every rank does then, in
                   a forward pass in training mode with gradients, or else in a backward pass.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
@@ -160,7 +165,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._precision = None
         if self.mixed_precision is not None:
             self._precision = Precision(self.mixed_precision, self.module, self.parameters_to_ignore)
-        self._connected = self._layout = self._synced_buffers = None
+        self._connected = self._kept = self._layout = self._synced_buffers = None
         self._closed = self._substituted = False
 
     def _connect(self):
@@ -170,6 +175,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._synced_buffers = Buffers(self.module, ignored)
         communicator = communicator_of(self.process_group, self.device)
         self._connected = communicator, self._new_averager(communicator)
+        self._kept = _Kept(*self._connected)
 
     @property
     def _communicator(self):
@@ -196,16 +202,18 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             options.update(self._delayed_options(named))
         if self._precision is not None and Precision.compression(self.mixed_precision):
             options['compression'] = Precision.compression(self.mixed_precision)
-        hook = self._hook
+        hook, turn = self._hook, None
         if callable(hook):
-            hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named])
+            turn = hooks.Turn(self.process_group, communicator)
+            hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named], turn)
         sparse = [part.weight for part in self.module.modules()
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
         step = _step_in_backward if overlapped else self._optimizer_step
         compares = self._on_drift is not None and hooks.averages(self._hook)
-        averager = Averager(self.process_group, communicator, named, sparse, hook, step, overlapped, upcast=self._precision is not None,
-                            explain=_weak(self, '_explain'), full=self._precision and self._precision.full,
+        averager = Averager(self.process_group, communicator, named, sparse, hook, turn, step, overlapped,
+                            upcast=self._precision is not None, explain=_weak(self, '_explain'),
+                            full=self._precision and self._precision.full,
                             replicas=Replicas(named, self._on_drift, self._may_drift, communicator.rank) if compares else None, **options)
         averager.ends_itself = self._ends_itself
         if self._sample_rate is not None:
@@ -239,8 +247,24 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             communicator, averager = self._connected
             averager.close()
             self._connected = communicator, self._new_averager(communicator)
+            self._kept.averager = self._connected[1]
+
+    def state_dict(self, *args, **kwargs):
+        """torch's, of the parameters in full precision."""
+        self._restore_precision()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        """torch's, into the parameters in full precision."""
+        self._restore_precision()
+        return super().load_state_dict(*args, **kwargs)
+
+    def _restore_precision(self):
+        if self._precision is not None:
+            self._precision.restore()
 
     def __getstate__(self):
+        self._restore_precision()
         self._check_default_group()
         return {name: value for name, value in self.__dict__.items() if name not in _BUILT}
 
@@ -255,10 +279,6 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._remove_autograd_hooks()
         if self._connected is not None:
             self._connected[0].close()
-
-    def __del__(self):
-        if self.__dict__.get('_connected') is not None:
-            self.close()
 
     def abort(self, reason):
         """Ends the averaging on all ranks, which learn the reason. The process group stays usable."""
@@ -289,6 +309,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             self._substituted = not self._layout.is_as_it_was() and self._layout.is_substituted()
             if self._substituted:
                 return inputs, kwargs
+            self._averager.end_stopped()
             if sync:
                 self._averager.reducer.begin_forward()
             changed = self._changed() if sync else None
@@ -319,8 +340,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         sync = self.require_backward_grad_sync and torch.is_grad_enabled()
         self.require_forward_param_sync = sync
         if not torch.is_grad_enabled():
-            if self._precision is not None:
-                self._precision.restore()
+            self._restore_precision()
             return outputs
         found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
         if self._precision is not None:
@@ -329,7 +349,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             self._watch_unconnected(found, sync)
         # A module that is frozen for a while is only passed through.
         elif any(parameter.requires_grad for parameter in self._averager.parameters):
-            self._averager.watch(found, sync)
+            self._averager.watch(found, sync, self._kept)
         return outputs
 
     def _watch_unconnected(self, outputs, sync):
@@ -337,7 +357,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         def reached(following, _gradients):
             if self._connected is not None or reaches(accumulators, following):
                 self._averager.watch((), sync)
-                self._averager.reached(following, None)
+                self._averager.reached(following, None, self._kept)
 
         accumulators = accumulators_of([parameter for _, parameter in self._averaged_parameters()])
         for output in outputs if sync and accumulators else ():
@@ -350,8 +370,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def check_replicas(self, optimizer=None):
         """lockstep.torch.check_replicas of this module, between two steps. Collective; blocks. ERRORS lockstep.DataLoss"""
-        if self._precision is not None:
-            self._precision.restore()
+        self._restore_precision()
         compare(self._communicator, local_parts(tensors_of(self.module, optimizer, {*self.parameters_to_ignore, *self._may_drift})))
     def gradient_states(self):
         """After a backward that failed, what .grad of each parameter holds, by name: 'unchanged', this rank's own gradient; 'averaged', or
@@ -480,8 +499,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             return
         old, averager = self._connected
         communicator = communicator_of(new_process_group, self.device)
-        averager.change_communicator(communicator)
+        averager.change_communicator(communicator, new_process_group)
         self._connected = communicator, averager
+        self._kept.communicator = communicator
         old.close()
 
     @property
@@ -555,6 +575,17 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if self._hook_name is not None:
             found['comm_hook'] = self._hook_name
         return found
+
+
+class _Kept:
+    """Closes an averager, which is part of a reference cycle, when its wrapper and all graphs of the wrapper's outputs are gone."""
+
+    def __init__(self, communicator, averager):
+        self.communicator, self.averager = communicator, averager
+
+    def __del__(self):
+        self.averager.close()
+        self.communicator.close()
 
 
 class _Reducer:

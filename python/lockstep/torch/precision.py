@@ -1,11 +1,44 @@
-"""Mixed precision as DDP's: parameters are in lower precision from the forward pass to the end of the backward."""
+"""Mixed precision as DDP's: parameters are in lower precision from the forward pass to the end of the backward.
+
+A parameter has one copy in full precision, whichever wrappers contain it. An optimizer's step, a state dictionary and a copy of the wrapper
+take that one, also after a forward pass without a backward pass. Writing to the other one is an error, because the write would be lost.
+"""
+
+import functools
 
 import torch
 from torch.distributed.utils import _cast_forward_inputs
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 import lockstep
 
 _COMPRESSION = {torch.float16: 'float16', torch.bfloat16: 'bfloat16'}
+
+_full = WeakIdKeyDictionary()  # for each parameter in lower precision: its data in full precision, and its version since then
+
+
+@functools.lru_cache(maxsize=None)
+def _restore_before_steps():
+    """From now on, parameters are in full precision when an optimizer of any kind takes a step."""
+    def restore(optimizer, _args, _kwargs):
+        for group in optimizer.param_groups if _full else ():
+            _restore(group['params'])
+    register_optimizer_step_pre_hook(restore)
+
+
+def _restore(parameters, names=()):
+    written = []
+    for index, parameter in enumerate(parameters):
+        data, version = _full.pop(parameter, (None, None))
+        if data is not None:
+            if parameter._version != version:
+                written.append(f"'{names[index]}'" if names else str(tuple(parameter.shape)))
+            parameter.data = data
+    if written:
+        raise lockstep.FailedPrecondition(f'parameter {", ".join(written)} was written to while it was in lower precision, between a '
+                                          'forward pass and the end of its backward pass, and the write is lost: write before the forward '
+                                          'pass or after the backward pass, and use torch.no_grad() if no backward pass follows')
 
 
 class Precision:
@@ -19,9 +52,11 @@ class Precision:
 
     def __init__(self, config, module, ignored):
         self._dtype = config.param_dtype
-        self._parameters = [parameter for name, parameter in module.named_parameters()
-                            if name not in ignored and parameter.is_floating_point()] if self._dtype is not None else []
-        self._full = None  # the parameters' data, while they are in lower precision
+        named = [(name, parameter) for name, parameter in module.named_parameters()
+                 if name not in ignored and parameter.is_floating_point()] if self._dtype is not None else []
+        self._names, self._parameters = [name for name, _ in named], [parameter for _, parameter in named]
+        if named:
+            _restore_before_steps()
         if config.buffer_dtype is not None:
             for name, buffer in module.named_buffers():
                 if name not in ignored and buffer.is_floating_point():
@@ -42,27 +77,36 @@ class Precision:
         """Before the forward pass. Returns the inputs in lower precision."""
         if self._dtype is None:
             return inputs, kwargs
-        self.restore()
-        self._full = [parameter.data for parameter in self._parameters]
-        for parameter in self._parameters:
-            parameter.data = parameter.data.to(self._dtype)
+        self._lower_parameters()
         return _cast_forward_inputs(self._dtype, *inputs, **kwargs)
 
+    def _lower_parameters(self):
+        if any(parameter in _full and parameter._version != _full[parameter][1] for parameter in self._parameters):
+            self.restore()
+        for parameter in self._parameters:
+            # A parameter that an earlier forward pass or another wrapper has lowered stays, so that both graphs have the same nodes.
+            full, _ = _full.setdefault(parameter, (parameter.data, parameter._version))
+            if parameter.dtype is not self._dtype:
+                parameter.data = full.to(self._dtype)
+
     def watch(self, outputs):
-        """After a forward pass with gradients: the backward through one of these restores the parameters at its end."""
+        """After a forward pass with gradients: the backward pass through one of these uses lower precision and restores full precision."""
         for output in outputs:
             if output.grad_fn is not None:
                 output.grad_fn.register_prehook(self._reached)
 
     def _reached(self, _gradients):
-        torch.autograd.Variable._execution_engine.queue_callback(self.restore)
+        if self._dtype is not None:
+            self._lower_parameters()
+            torch.autograd.Variable._execution_engine.queue_callback(self.restore)
 
     def full(self):
         """{id(parameter): its data in full precision} of the parameters that are in lower precision now."""
         return {id(parameter): data for parameter, data in zip(self._parameters, self._full or ())}
 
     def restore(self):
-        """Full precision again."""
-        full, self._full = self._full, None
-        for parameter, data in zip(self._parameters, full or ()):
-            parameter.data = data
+        """Full precision again.
+
+        ERRORS  lockstep.FailedPrecondition  a parameter was written to meanwhile. It has full precision, without what was written.
+        """
+        _restore(self._parameters, self._names)
