@@ -89,8 +89,8 @@ void Reducer::BeginStep(bool joined, absl::optional<uint32_t> hash, char* replay
   flight_->step = step_;
   flight_->captured = replayed_trailer != nullptr;
   flight_->outcome->Begin(step_);
-  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->requested(), joined, hash,
-                    replayed_trailer, after});
+  pipeline_->Begin({flight_->outcome.get(), &flight_->record, step_, buckets().size(), replanner_->requested(), joined,
+                    hash, replayed_trailer, after});
   record_.Sample();
   flight_->record.Begin(step_, plan_, std::exchange(forward_begin_, StepTime()));
   flight_->record.replicas = std::exchange(replicas_checked_, StepInterval());
