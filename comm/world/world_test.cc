@@ -458,9 +458,10 @@ TEST(World, AMismatchInWhichNoMessageMeetsAnotherIsTheSameTextOnEveryRank) {
     request.root = self.rank();
     return self.Run(request);
   });
-  EXPECT_EQ(errors[0], absl::FailedPreconditionError(
-                           "the ranks' collectives differ: rank 0 called reduce #1 (10 f32 sum, root 0, ring); "
-                           "rank 1 called reduce #1 (10 f32 sum, root 1, ring)"));
+  const absl::Status expected = absl::FailedPreconditionError(
+      "the ranks' collectives differ: rank 0 called reduce #1 (10 f32 sum, root 0, ring); "
+      "rank 1 called reduce #1 (10 f32 sum, root 1, ring)");
+  EXPECT_EQ(errors[0], WithFailedRank(expected, 1));
   EXPECT_THAT(errors, Each(Eq(errors[0])));
 }
 

@@ -64,7 +64,8 @@ OPTIONS = {
     'no_buffers': {'broadcast_buffers': False},
     'mixed_precision': {'mixed_precision': _MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)},
     # What is not an argument.
-    'hook': {}, 'in_backward': {}, 'no_sync': {}, 'join': {}, 'delayed': {}, 'wide': {}, 'adam': {}, 'autocast': {}, 'twice': {}, 'failure': {},
+    'hook': {}, 'in_backward': {}, 'no_sync': {}, 'join': {}, 'delayed': {}, 'wide': {}, 'adam': {}, 'autocast': {}, 'twice': {},
+    'failure': {},
 }
 
 

@@ -76,8 +76,8 @@ def _addresses(addresses):
 
 
 def check_replicas(communicator, arrays):
-    """Compares arrays that should be equal on all ranks, byte by byte: {name: array}, with the same names and order on all ranks. Every rank
-    calls it. Blocks.
+    """Compares arrays that should be equal on all ranks, byte by byte: {name: array}, with the same names and order on all ranks. Every
+    rank calls it. Blocks.
 
     ERRORS  DataLoss            arrays differ: the same text on every rank, with the ranks that differ from the majority, and of the first
                                 such array the first element that differs and its values. `parameter` is the array's index

@@ -35,8 +35,8 @@ using OnDrift = std::function<absl::Status(const absl::Status& drift)>;
 
 class ReplicaCheck {
  public:
-  // Local. on_drift: null logs the first drift as a warning, on rank 0. The other arguments are as of ReplicaHash::Create; the communicator outlives
-  // this.
+  // Local. on_drift: null logs the first drift as a warning, on rank 0. The other arguments are as of ReplicaHash::Create; the
+  // communicator outlives this.
   static absl::StatusOr<std::unique_ptr<ReplicaCheck>> Create(Communicator* communicator,
                                                               std::vector<Parameter> tensors, OnDrift on_drift,
                                                               Device* device, const kernels::BucketKernels* kernels);

@@ -22,8 +22,8 @@ class Replicas:
     """The parameters that a reducer compares in each step, and what happens if they differ."""
 
     def __init__(self, named_parameters, on_drift, may_drift, rank):
-        """on_drift: 'warn' (once, on rank 0), 'raise', or a function that gets the lockstep.DataLoss. may_drift: names of parameters to leave
-        out."""
+        """on_drift: 'warn' (once, on rank 0), 'raise', or a function that gets the lockstep.DataLoss. may_drift: names of parameters to
+        leave out."""
         if on_drift not in ('warn', 'raise') and not callable(on_drift):
             raise lockstep.InvalidArgument(f"on_drift is {on_drift!r}; it is 'warn', 'raise', a function of the error, or None")
         unknown = set(may_drift) - {name for name, _ in named_parameters}
@@ -92,10 +92,12 @@ def tensors_of(module, optimizer, ignored=()):
     """(name, tensor) of all that check_replicas compares, in an order that is the same on all ranks. DTensors as they are."""
     found = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
     if optimizer is not None and 'ZeroRedundancyOptimizer' not in (each.__name__ for each in type(optimizer).__mro__):
-        found += [(f'{name}, {key} of the optimizer', value if torch.is_tensor(value) else torch.tensor(value, dtype=torch.float64, device='cpu'))
-                  for name, parameter in list(found)
-                  for key, value in sorted(optimizer.state.get(parameter, {}).items())
-                  if torch.is_tensor(value) or isinstance(value, (int, float))]
+        for name, parameter in list(found):
+            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                if isinstance(value, (int, float)):
+                    value = torch.tensor(value, dtype=torch.float64, device='cpu')
+                if torch.is_tensor(value):
+                    found.append((f'{name}, {key} of the optimizer', value))
     return found
 
 
