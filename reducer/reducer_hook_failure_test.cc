@@ -224,8 +224,8 @@ TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {
     for (const bool destroys : {false, true}) {
       SCOPED_TRACE(absl::StrCat("way ", way, destroys ? ", destroyed" : ", aborted"));
       Unfinished unfinished;
-      std::atomic<int> to_start{3};
-      Gate all_started;
+      std::atomic<int> to_start{3}, to_end{3};
+      Gate all_started, all_ended;
       Run(3, [&](Communicator& communicator) {
         const int rank = communicator.rank().value();
         const auto started = [&] {
@@ -254,6 +254,9 @@ TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {
           });
         }
         const absl::Status ended = worker.End();
+        // A reducer that is destroyed would end the other ranks' hooks.
+        if (--to_end == 0) all_ended.Open();
+        LOCKSTEP_EXPECT_OK(all_ended.Await(Deadline::AfterMs(20000)));
         if (!destroys) {
           EXPECT_THAT(ended, Aborted("rank 1", "the user lost patience"));
         } else if (rank == 1) {
