@@ -167,12 +167,12 @@ class HookBucket:
         """Reduces the bucket over the ranks, in place, on the hook's own communicator. Waits."""
         self._reduce(self._tensor, op)
 
-    def range_over_ranks(self, number):
-        """Collective on the hook's own communicator: the lowest and the highest of the ranks' numbers. Waits."""
+    def is_same_on_all_ranks(self, number):
+        """Collective on the hook's own communicator: whether each rank calls it with the same number. Waits."""
         numbers, shape = ffi.new('int64_t[]', [number, -number]), ffi.new('int64_t[]', [2])
         tensor = ffi.new('lockstep_tensor*', {'data': numbers, 'shape': shape, 'dimensions': 1, 'dtype': lib.LOCKSTEP_I64})
         self._reduce(tensor, lib.LOCKSTEP_MAX)
-        return -numbers[1], numbers[0]
+        return numbers[0] == -numbers[1]
 
     def _reduce(self, tensor, op):
         check(lib.lockstep_all_reduce(self._communicator, tensor, tensor, op, ffi.NULL, ffi.NULL, ffi.NULL))

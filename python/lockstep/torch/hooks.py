@@ -32,6 +32,7 @@ class _Line:
 
     def __init__(self):
         self.turns = self.begun = 0  # made; backward passes
+        self.differs = False  # whether ranks counted differently
         self.changed = threading.Condition()
         self.waiting = []  # the Turns whose hooks are not done, in the order in which their backward passes began
 
@@ -51,6 +52,8 @@ class Turn:
     def begin(self):
         """A backward begins."""
         with self.line.changed:
+            if self.line.differs and not self.line.waiting:  # after an error, which all ranks have, they count anew
+                self.line.begun, self.line.differs = 0, False
             self.line.begun += 1
             self._number = self.line.begun
             self.line.waiting.append(self)
@@ -62,12 +65,17 @@ class Turn:
                 self.line.waiting.remove(self)
                 self.line.changed.notify_all()
 
+    def _is_same_on_all_ranks(self, bucket):
+        same = False
+        try:
+            same = bucket.is_same_on_all_ranks(self._number)
+        finally:
+            self.line.differs |= not same
+        return same
+
     def wait(self, bucket):
         """Before the hook runs for a bucket."""
-        lowest, highest = bucket.range_over_ranks(self._number) if self.line.turns > 1 and bucket.index == 0 else (0, 0)
-        if lowest != highest:
-            with self.line.changed:
-                self.line.begun = max(self.line.begun, highest)  # later backward passes have the same numbers again
+        if self.line.turns > 1 and bucket.index == 0 and not self._is_same_on_all_ranks(bucket):
             raise lockstep.FailedPrecondition("the hooks of this process group's wrappers would run in another order on another rank, "
                                               'because backward passes have begun in another order there: give each wrapper, and its '
                                               'hook, a process group of its own')
