@@ -149,6 +149,10 @@ TEST_F(ReducerAhead, MemoryOfTheHostIsNoGradientOfADevice) {
 
     // It is still to come. The bucket waits for others, so nothing is issued: the fake NCCL's buckets are memory of the host.
     LOCKSTEP_EXPECT_OK(rank.reducer().MarkReady(2, gradient, &rank.stream()));
+    // The destructor issues them, so the communicator ends: not while the other rank is still making its reducer.
+    CollectiveRequest barrier;
+    barrier.by_holder = true;
+    (void)self.Run(barrier);
   });
 }
 

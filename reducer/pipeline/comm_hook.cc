@@ -21,6 +21,10 @@ namespace {
 // How soon the end of the reducer's communicator is noticed.
 constexpr int kEndNoticedMs = 100;
 
+absl::Status StatusOf(const Communicator* communicator) {
+  return communicator == nullptr ? absl::OkStatus() : communicator->status();
+}
+
 class NoopHook : public CommHook {
  public:
   std::string name() const override { return "noop"; }
@@ -38,12 +42,12 @@ class Completion : public HookCompletion {
     changed_.SignalAll();
   }
 
-  // Until Done, the deadline or the end of the communicator, which wakes nobody here.
-  absl::Status Wait(Deadline deadline, const Communicator& communicator) {
+  // Until Done, the deadline or the end of the communicator (may be null), which wakes nobody here.
+  absl::Status Wait(Deadline deadline, const Communicator* communicator) {
     MutexLock lock(&mu_);
     while (!done_) {
       if (changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::AfterMs(kEndNoticedMs))) || done_) continue;
-      absl::Status over = communicator.status();
+      absl::Status over = StatusOf(communicator);
       if (deadline.passed()) over.Update(absl::DeadlineExceededError("it did not complete in time"));
       if (over.ok()) continue;
       done_ = true;
@@ -80,10 +84,10 @@ class HostCompletedHook : public CommHook {
 
   // Until it is completed, late or at an end with the reducer's communicator.
   absl::Status Carry(HookBucket& bucket) {
-    LOCKSTEP_RETURN_IF_ERROR(bucket.reducers->status());
+    LOCKSTEP_RETURN_IF_ERROR(StatusOf(bucket.reducers));
     const auto completion = std::make_shared<Completion>();
     start_(bucket, completion);
-    return completion->Wait(Deadline::After(timeout_), *bucket.reducers);
+    return completion->Wait(Deadline::After(timeout_), bucket.reducers);
   }
 
   // The stream's own closures may not use the device, nor hold up those of other streams: a thread of ours carries the

@@ -37,7 +37,7 @@ struct HookBucket {
   void* data = nullptr;
   size_t elements = 0;                   // gaps between slots included
   Communicator* communicator = nullptr;  // the hook's own; null for a hook that does not communicate
-  // The reducer's. When it ends, the step ends, and with it the hook.
+  // The reducer's; null outside of a reducer. When it ends, the step ends, and with it the hook.
   const Communicator* reducers = nullptr;
 
   // The hook's result if it is not in `data`: as many elements of a real float dtype (complex: of the same dtype). It
