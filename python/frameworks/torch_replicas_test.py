@@ -78,6 +78,9 @@ class Training:
 
     def __init__(self, options, seed):
         self.options, self.draw = options, random.Random(seed)
+        # A rank that has joined takes part in one backward for each forward pass of the others, as in torch.
+        if 'join' in options and {'twice', 'failure'} & {*options}:
+            raise Refused
         torch.manual_seed(seed)
         net = self.net = Net('wide' in options)
         given = {name: value for option in options for name, value in OPTIONS[option].items()}
@@ -101,7 +104,8 @@ class Training:
                 parameter -= 0.01 * parameter.grad
 
     def backward(self, step):
-        gated = 'find_unused' not in self.options or (step + RANK) % 2 == 0
+        place = RANK if 'static_graph' in self.options else step + RANK
+        gated = 'find_unused' not in self.options or place % 2 == 0
         with torch.autocast('cpu', torch.bfloat16, enabled='autocast' in self.options):
             losses = [self.model(torch.randn(4, WIDTH), gated).float().square().mean()
                       for _ in range(2 if 'twice' in self.options else 1)]
@@ -157,7 +161,8 @@ class Replicas(unittest.TestCase):
         try:
             training.train(STEPS)
             self.assertEqual(training.drifts, [], 'a false alarm')
-            training.model.check_replicas(None if 'in_backward' in options else training.optimizer)
+            # join() gives all ranks the last one's parameters, and leaves the optimizers' states.
+            training.model.check_replicas(None if {'in_backward', 'join'} & {*options} else training.optimizer)
             name, rank = training.flip()
             with self.assertRaises(lockstep.DataLoss) as raised:
                 training.model.check_replicas()

@@ -81,13 +81,12 @@ void BucketPipeline::GiveUpHook(const absl::Status& why) {
 absl::Status BucketPipeline::AwaitOrEnd(Bucket* last, Deadline deadline) {
   while (true) {
     const bool hook_may_hang = hook_communicator_ != nullptr && hook_communicator_->status().ok();
-    if (hook_may_hang) {
-      const absl::Status over = communicator_->status();
-      if (!over.ok()) hook_communicator_->Abort(absl::StrCat("the reducer's communicator has ended: ", over.message()));
-    }
     const Deadline slice = hook_may_hang ? Deadline::Earlier(deadline, Deadline::AfterMs(kEndNoticedMs)) : deadline;
     const absl::Status status = last == nullptr ? Synchronize(slice) : Await(*last, slice);
     if (!absl::IsDeadlineExceeded(status) || !slice.passed() || deadline.passed()) return status;
+    // Not before: a reducer that has nothing under way ends its hook's communicator as any other.
+    const absl::Status over = communicator_->status();
+    if (!over.ok()) hook_communicator_->Abort(absl::StrCat("the reducer's communicator has ended: ", over.message()));
   }
 }
 

@@ -569,9 +569,10 @@ class Averager:
         self._begin_step(-1, list(range(len(self.parameters))), joined=True)
         try:
             if not self._find_unused:
-                for index, parameter in enumerate(self.parameters):
+                # The trigger comes last: a delayed parameter that is marked after it waits for the next step, and the zeros do not.
+                for index in sorted(range(len(self.parameters)), key=lambda index: index == self._trigger):
                     for _ in range(self._counts[index] if self._static and not self._counting else 1):
-                        self._mark_zeros(index, parameter)
+                        self._mark_zeros(index, self.parameters[index])
             self.reducer.end_backward(self._stream())
         finally:
             self._over()

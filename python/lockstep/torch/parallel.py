@@ -114,6 +114,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._divide_by_initial_world_size = True
         self._hook = self._hook_name = None
         self._comm_hooks = []  # torch's: (hook, state)
+        if mixed_precision is not None and optimizer_step is not None:
+            raise lockstep.Unimplemented('mixed_precision with optimizer_step: the parameters are in lower precision then')
         self._optimizer_step, self._overlapped = optimizer_step, False
         self._on_drift, self._may_drift = on_drift, may_drift
         self._ends_itself, self._sample_rate, self._error = True, None, ''

@@ -102,7 +102,7 @@ class Precision:
 
     def full(self):
         """{id(parameter): its data in full precision} of the parameters that are in lower precision now."""
-        return {id(parameter): data for parameter, data in zip(self._parameters, self._full or ())}
+        return {id(parameter): _full[parameter][0] for parameter in self._parameters if parameter in _full}
 
     def restore(self):
         """Full precision again.
