@@ -522,7 +522,7 @@ LOCKSTEP_EXPORT void lockstep_work_destroy(lockstep_work* work);
  *     with find_unused_parameters,
  *     or first of a static_graph  the next synchronised backward has ended, also with an error
  *   of a delayed parameter        the synchronised backward that averages it has ended
- *   in a bucket view              as above. A view without a mark is owned from the call that tells that it is unused: begin_backward,
+ *   in a bucket view              as above. A view without a mark is owned from the call that says it is unused: begin_backward,
  *                                 mark_unused or end_backward
  *   with compression or a hook    as above
  *   with optimizer_step, on host  the call of optimizer_step for its bucket; with preserve_gradients: as above
@@ -530,7 +530,7 @@ LOCKSTEP_EXPORT void lockstep_work_destroy(lockstep_work* work);
  *   of a step that is not ended   lockstep_reducer_destroy or lockstep_reducer_change_communicator has returned
  * lockstep_reducer_join has no gradients. A refused mark owns nothing.
  *
- * After a failure lockstep_reducer_gradient_state tells what each gradient has; preserve_gradients keeps them as they were. */
+ * After a failure lockstep_reducer_gradient_state returns the contents of each gradient; preserve_gradients keeps them as they were. */
 
 /* One row of the parameter table, which must be equal on all ranks. */
 typedef struct lockstep_parameter {

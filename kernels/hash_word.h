@@ -8,8 +8,8 @@
 
 namespace lockstep::kernels {
 
-// What word number `index` adds to the sum, modulo 2^64. A bijection of the word, so a change of one word always changes the sum. The
-// finalizer is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+// Returns what word number `index` adds to the sum, modulo 2^64. It is a bijection of the word, so a change of one word always changes the
+// sum. The finalizer is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 constexpr uint64_t HashWord(uint64_t word, uint64_t index) {
   uint64_t mixed = word ^ ((index + 1) * 0x9E3779B97F4A7C15u);
   mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -47,7 +47,7 @@ class Model : public Worker {
  public:
   using Worker::Worker;
 
-  // A step over gradients that nobody looks at.
+  // A step whose gradients do not matter.
   absl::Status Step(bool sync = true) {
     const bool on_device = device() != nullptr;
     BackwardOptions options;

@@ -106,7 +106,7 @@ class Reducer {
       options.optimizer_step = StepBucket;
       options.optimizer_context = this;
     }
-    // What the optimizer steps is f32. With the noop hook every rank trains for itself.
+    // The optimizer steps f32 values. With the noop hook every rank trains for itself.
     replicas_ = table;
     for (lockstep_parameter& replica : replicas_) replica.dtype = LOCKSTEP_F32;
     if (options.hook != LOCKSTEP_HOOK_NOOP) {

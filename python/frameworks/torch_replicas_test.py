@@ -63,7 +63,7 @@ OPTIONS = {
     'no_replan': {'no_replan': True},
     'no_buffers': {'broadcast_buffers': False},
     'mixed_precision': {'mixed_precision': _MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)},
-    # What is not an argument.
+    # These are no arguments of the wrapper: Training reads them.
     'hook': {}, 'in_backward': {}, 'no_sync': {}, 'join': {}, 'delayed': {}, 'wide': {}, 'adam': {}, 'autocast': {}, 'twice': {},
     'failure': {},
 }

@@ -31,7 +31,7 @@
 
 namespace lockstep {
 
-// What a gradient's memory has after a step, or the target's if one was marked. The numbers are part of the C ABI.
+// The contents of a gradient's memory after a step, or of the target's if one was marked. The numbers are part of the C ABI.
 enum class GradientState : int {
   kUnchanged = 0,  // what it had when it was marked
   kAveraged = 1,
@@ -158,7 +158,7 @@ class Bucket {
   bool hashes_differ = false;    // of the ranks' replicas
   bool copied_out_well = false;  // the averages are where they go
 
-  // Of the thread that writes averages; read once the step has ended.
+  // Written by the thread that writes averages; read once the step has ended.
   Written written = Written::kNothing;
   bool restored = false;
 

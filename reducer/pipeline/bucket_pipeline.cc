@@ -125,7 +125,7 @@ absl::Status BucketPipeline::Restore(absl::Span<const std::unique_ptr<Bucket>> b
     for (const auto& bucket : buckets) LOCKSTEP_RETURN_IF_ERROR(bucket->Restore(/*stream=*/nullptr));
     return absl::OkStatus();
   }
-  // Those of the pipeline may have an error.
+  // The pipeline's streams may have an error.
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_->CreateStream("lockstep-back"));
   for (const auto& bucket : buckets) LOCKSTEP_RETURN_IF_ERROR(bucket->Restore(stream.get()));
   return stream->Synchronize(Deadline::Infinite());

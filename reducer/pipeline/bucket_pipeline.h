@@ -166,7 +166,7 @@ class BucketPipeline {
   // Makes the stream wait for what the optimizer has enqueued or done so far.
   absl::Status WaitForOptimizer(Stream& stream);
 
-  // Of a rank without inputs nothing is saved.
+  // A rank without inputs saves nothing.
   bool Saves() const { return settings_.saves && !step_.joined; }
   BucketRecord& RecordOf(const Bucket& bucket) const { return step_.record->buckets[bucket.index()]; }
   absl::Status HookFailure(const Bucket& bucket, const absl::Status& status) const;

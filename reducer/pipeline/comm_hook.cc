@@ -42,7 +42,7 @@ class Completion : public HookCompletion {
     changed_.SignalAll();
   }
 
-  // Until Done, the deadline or the end of the communicator (may be null), which wakes nobody here.
+  // Waits until Done, the deadline or the end of the communicator (may be null), which is polled.
   absl::Status Wait(Deadline deadline, const Communicator* communicator) {
     MutexLock lock(&mu_);
     while (!done_) {

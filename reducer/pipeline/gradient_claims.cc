@@ -96,7 +96,7 @@ absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient,
   for (size_t i = 0; i < 2; ++i) {
     const bool placed = ranges[i].place != Range::kNowhere || wanted[i].bytes == 0;
     moves[i] = wanted[i].begin != ranges[i].begin || wanted[i].bytes != ranges[i].bytes || !placed;
-    if (!moves[i]) continue;  // nobody else has a claim, or it would not be placed
+    if (!moves[i]) continue;  // no other claim covers it, or it would not be placed
     for (const Range* const other : Overlapping(wanted[i])) {
       const bool own = other->owner == this && other->parameter == parameter;
       const bool writes = ranges[i].writes || other->writes;

@@ -124,7 +124,7 @@ TEST(StatusTrailer, CountsWhateverItIsMultipliedBy) {
   }
 }
 
-// Of any two ranks, in every dtype, whatever the average's factors are.
+// The pair of entries shows any two ranks' difference, in every dtype and beyond the count that the dtype can hold.
 TEST(StatusTrailer, TellsWhetherHashesDiffer) {
   constexpr size_t kFirst = 3;
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {

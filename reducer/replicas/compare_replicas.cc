@@ -31,10 +31,10 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kParts = 512;        // into which a range that differs is cut, again and again
-constexpr size_t kShownBytes = 4096;  // a range of so many bytes is gathered itself
+constexpr size_t kShownBytes = 4096;  // bytes of a range that is gathered itself
 constexpr size_t kValuesShownMax = 4;
 
-// What a rank that does not have a tensor says in place of a hash.
+// Stands for the hash of a tensor that a rank does not have.
 constexpr uint64_t kAbsent = 0;
 uint64_t Present(uint64_t hash) { return hash == kAbsent ? 1 : hash; }
 
@@ -80,7 +80,7 @@ class Reader {
   }
 
  private:
-  // Of at most kChunkBytes. Borrowed until the next call.
+  // REQUIRES at most kChunkBytes. RETURNS memory that is borrowed until the next call.
   absl::StatusOr<const char*> ReadFromDevice(const TensorRange& range) {
     if (staging_.data() == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(staging_, DeviceMemory::AllocateOnHost(options_.device, kChunkBytes));
@@ -226,7 +226,7 @@ class Comparison {
   }
 
   std::string Values(size_t tensor, std::vector<std::pair<std::string, std::vector<int>>> groups) const {
-    // What few ranks have comes first.
+    // The values of the fewest ranks come first.
     std::stable_sort(groups.begin(), groups.end(),
                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
     std::vector<std::string> texts;

@@ -70,7 +70,7 @@ TEST(CompareReplicas, OfEqualReplicasFindsNothing) {
     world.Run([](Communicator& communicator) {
       Model model;
       LOCKSTEP_EXPECT_OK(Compare(communicator, model.data()));
-      // Gaps do not count, nor does a rank that does not have a tensor.
+      // Gaps are not compared. A rank that lacks a tensor is left out.
       model[3][200] = static_cast<char>(communicator.rank().value());
       LOCKSTEP_EXPECT_OK(Compare(communicator, model.data()));
       std::vector<const void*> some = model.data();
@@ -99,7 +99,7 @@ TEST(CompareReplicas, NamesTensorElementRanksAndValues) {
                                 "ranks 0-1, 3 have 0.25 (0x3e800000)"));
     EXPECT_EQ(GetErrorInfo(drift).parameter, 0);
     EXPECT_EQ(GetErrorInfo(drift).failed_rank, 2);
-    // Of a transposed tensor the indices are those of its shape.
+    // The indices follow the shape of a transposed tensor, not its memory.
     if (communicator.rank() == Rank(2)) set(0, 123456, 0.25F);
     EXPECT_THAT(
         Compare(communicator, model.data()),

@@ -30,7 +30,7 @@
 
 namespace lockstep {
 
-// Gets the error of CompareReplicas. RETURNS OK to go on, or an error with which the step does not begin. Returns alike on all ranks.
+// Gets the error of CompareReplicas. RETURNS OK to continue, or an error: then the step does not begin. The result is equal on all ranks.
 using OnDrift = std::function<absl::Status(const absl::Status& drift)>;
 
 class ReplicaCheck {
@@ -44,12 +44,12 @@ class ReplicaCheck {
   // Step `step` is about to begin, and this rank holds the communicator. Steps before `known_until` are over on every rank. Collective if
   // hashes have differed in one of these. `data` as in ReplicaHash::Next; timeout as in CompareOptions.
   // RETURNS  the hash that this step compares
-  // ERRORS   those of on_drift, of ReplicaHash::Next, and the communicator's: the step does not begin
+  // ERRORS   of on_drift, ReplicaHash::Next or the communicator: the step does not begin
   absl::StatusOr<absl::optional<uint32_t>> BeginStep(uint64_t step, uint64_t known_until,
                                                      absl::Span<const void* const> data, Stream* stream,
                                                      std::chrono::milliseconds timeout);
 
-  // Step `step` is over, and ranks had different hashes.
+  // Notes that the ranks had different hashes in step `step`, which has ended.
   void HashesDiffered(uint64_t step);
 
  private:

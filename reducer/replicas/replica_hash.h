@@ -3,7 +3,7 @@
 // The bytes of all tensors, one tensor after the other, are cut into at most 64 slices of at least 16 KiB, between elements. Step n
 // hashes slice n modulo their number, so 64 steps cover every byte, and a step costs a 64th of one pass over the model. On the host the
 // hash is XXH3 (Collet). On a device a kernel adds up kernels/hash_word.h in the order of the embedder's stream. The host does not wait
-// for it: a step gets the hash of the step before last, which is over.
+// for it: a step gets the hash of the step before last, which has ended.
 //
 // THREADS  Externally synchronised.
 
@@ -46,7 +46,7 @@ uint64_t HashOf(const Parameter& tensor, const void* data, const TensorRange& ra
 
 class ReplicaHash {
  public:
-  // kernels: those of the device; null on the host. The device outlives this.
+  // kernels: for the device; null on the host. The device outlives this.
   // ERRORS  INVALID_ARGUMENT    a tensor is not on `device`, or on a device and not dense
   //         RESOURCE_EXHAUSTED  a device has no memory for the sums
   static absl::StatusOr<std::unique_ptr<ReplicaHash>> Create(absl::Span<const Parameter> tensors, Device* device,

@@ -47,7 +47,7 @@ class Replicas:
         return found
 
     def drifted(self, error):
-        """What the reducer calls."""
+        """The reducer calls this if replicas differ."""
         if callable(self._on_drift):
             self._on_drift(error)
         elif self._on_drift == 'raise':
@@ -130,7 +130,7 @@ def _by_group(module, optimizer, group):
 
 
 def _can_be_compared(tensor):
-    """Whether it has memory of its own and a dtype of Lockstep's, on the CPU, or dense on a GPU."""
+    """Whether it has plain memory and a dtype of Lockstep's, on the CPU, or dense on a GPU."""
     flat = getattr(tensor, '_is_flat_param', False)  # FSDP1's
     return (not flat and not isinstance(tensor, DTensor) and tensor.layout is torch.strided and tensor.device.type in ('cpu', 'cuda')
             and str(tensor.dtype).removeprefix('torch.') in tensors.NAMES
