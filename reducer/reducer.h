@@ -41,7 +41,7 @@
 // is apart. Their buckets are the same memory, used in the order of the streams. What the status trailers of a step decide takes effect
 // at the same later step on all ranks.
 //
-// What a failure leaves. StateOf tells it of each gradient (Bucket::StateOf). Buckets that were sent before the failure hold averages. In
+// After a failure StateOf returns the state of each gradient (Bucket::StateOf). Buckets that were sent before the failure hold averages. In
 // the others no gradient is changed, except bucket views. If the communicator fails in the middle of an all-reduce, gradients that are
 // reduced where they lie hold parts of sums; copied ones are as they were. With preserve_gradients, all that the step may write is copied
 // aside as it is marked, and put back if the step fails.
@@ -207,7 +207,8 @@ class Reducer {
   // backward's end. RETURNS a view without data if no rank used the parameter. If only others did, the view is of the reducer's memory.
   absl::StatusOr<TensorView> AverageOf(size_t index);
 
-  // What the parameter's gradient has after the last synchronised backward, also if that failed, or its target if it was marked with one.
+  // Returns the state of the parameter's gradient, or of its target if one was marked, after the last synchronised backward, even if that
+  // failed.
   // ERRORS  as of AverageOf; a step on a stream returns its error once, here too
   absl::StatusOr<GradientState> StateOf(size_t index);
 

@@ -287,7 +287,7 @@ TEST(RefusedMark, OfADelayedParameterIsToldOnAllRanks) {
     }
     worker.MarkAll({1, 0});
     EXPECT_THAT(worker.End(), FailedPrecondition("rank 1: a mark was refused (mark_ready: the gradient f64[20] "));
-    EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 2) << "the last one tells of it";
+    EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 2) << "the last bucket carries the failure";
   });
 }
 

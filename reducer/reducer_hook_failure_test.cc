@@ -207,8 +207,8 @@ TEST_F(HookFailureTest, OfAHookThatIsCompletedWithAnErrorIsToldToAll) {
   }
 }
 
-// Another thread than the one in EndBackward ends rank 1's communicator while hooks hang: those of every rank, rank 1's own, or those of
-// the others, which wait for rank 1. No deadline ends them.
+// While one thread is in EndBackward, another one ends rank 1's communicator. Meanwhile hooks hang on every rank, on rank 1 alone, or on
+// the other ranks, which wait for rank 1. No deadline ends them.
 TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {
   class Calling : public CommHook {
    public:

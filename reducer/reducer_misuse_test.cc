@@ -107,7 +107,7 @@ TEST_F(ReducerMisuse, MemoryOfAnotherGradientIsRefused) {
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(0, at(0), nullptr));
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(60), at(40), nullptr));
     LOCKSTEP_EXPECT_OK(worker_.End());
-    // What is only read may be read for several, and be the memory of its own average.
+    // Several parameters may read the same memory, and a gradient may be the memory of its own average.
     LOCKSTEP_EXPECT_OK(worker_.Begin({sync}));
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(0, at(0), at(60), nullptr));
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(10), at(40), nullptr));

@@ -1,5 +1,5 @@
-// What a step that fails leaves: every mode with every failure, with and without preserve_gradients. What StateOf tells of each gradient is
-// compared with what is there.
+// Every mode fails in every way, with and without preserve_gradients. The state that StateOf returns for each gradient is compared with the
+// gradient's contents.
 
 #include <algorithm>
 #include <functional>
@@ -19,7 +19,7 @@ namespace lockstep::testing {
 namespace {
 
 using Values =
-    std::vector<std::vector<float>>;  // by parameter; each has a bucket of its own, and the last one is launched first
+    std::vector<std::vector<float>>;  // by parameter; each has a separate bucket, and the last one is launched first
 
 const std::string kFailures[] = {"RefusedMark", "Stream", "Hook", "Optimizer", "Communicator", "Peer"};
 const std::string kModes[] = {"InPlace", "Copied", "Compressed",  "OneInMemory",    "Targets",

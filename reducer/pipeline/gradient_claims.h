@@ -40,7 +40,7 @@ class GradientClaims {
   GradientClaims& operator=(const GradientClaims&) = delete;
 
   enum class Until {
-    kChecked,  // the library keeps nothing: later claims of this reducer's round are compared with it, those of others are not
+    kChecked,    // the library does not keep the memory: only later claims of this reducer's round are compared with it
     kRoundEnds,  // the round has ended
     kTaken,      // Take, whichever round that is in: a delayed parameter's
   };
@@ -84,7 +84,7 @@ class GradientClaims {
     std::map<uintptr_t, Range*> map ABSL_GUARDED_BY(mu);
     std::vector<Range*> overlaps ABSL_GUARDED_BY(mu);  // reads of memory that others read
   };
-  // Of a parameter: what is written, and what is only read.
+  // The memory that a parameter's step writes, and the memory that it only reads.
   using Memories = std::array<Memory, 2>;
   using Ranges = std::array<Range, 2>;
 

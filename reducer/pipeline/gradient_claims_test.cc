@@ -90,7 +90,7 @@ TEST(GradientClaims, NameBothParametersAndWhoseTheyAre) {
                   "backward has not ended"));
 }
 
-// By the event of a step that is under way: Query is all that is asked of it.
+// Stands for the event at the end of a step that is under way. Only Query is called.
 class End : public Event {
  public:
   bool Query() const override { return reached; }
@@ -169,7 +169,7 @@ TEST(GradientClaims, AreFoundHoweverTheyMove) {
       return At(static_cast<int64_t>(random() % 100) * 5, static_cast<int64_t>(random() % 3) * 5);
     };
     const TensorView gradient = any(), target = random() % 2 == 0 ? gradient : any();
-    const bool one = Overlap(gradient, target);  // then all of it counts as written
+    const bool one = Overlap(gradient, target);  // then both count as written
     bool free = true;
     std::vector<Model> wanted(2);
     for (const bool writes : {false, true}) {

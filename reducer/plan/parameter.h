@@ -42,8 +42,8 @@ absl::Status CheckParameters(absl::Span<const Parameter> parameters);
 // The device of the gradients of a checked table.
 DeviceId DeviceOf(absl::Span<const Parameter> parameters);
 
-// The table as bytes, for comparison across ranks, and the first difference between two of them: FAILED_PRECONDITION with the parameter,
-// or OK if there is none.
+// Serialize returns the table as bytes, for comparison across ranks. FirstDifference returns the first difference between two tables as
+// FAILED_PRECONDITION with the parameter, or OK if the tables are equal.
 std::string Serialize(absl::Span<const Parameter> parameters);
 absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& bytes);
 absl::Status FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_b, absl::Span<const Parameter> b);
