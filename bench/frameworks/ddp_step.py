@@ -3,12 +3,13 @@
 DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
 
     python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--svg FILE] [--json FILE] [--profile VARIANT]
-        [mlp resnet18 bert]
+        [mlp resnet18 resnet50 bert]
 
 One run: the same processes take one step of each variant in turn, in an order that rotates, so that whatever else the machine does hits
 all alike. A step is forward, backward, SGD and zero_grad, behind a barrier; its time is that of the slowest rank. Prints for each model
 and variant the median step, the median of its exposed communication (the step minus the step without communication of the same round), and
-the medians of both as ratios to torch's over Gloo of the same round.
+the medians of both as ratios to torch's over Gloo of the same round. Then the time that rank 0 spends in a step of `lockstep` on comparing
+replicas, by its own count.
 """
 
 import argparse
@@ -40,6 +41,7 @@ def classes_of(outputs):
 MODELS = {  # how it is made, a batch of inputs, and how many
     'mlp': (models.mlp, lambda batch: torch.randn(batch, 2000), 64),
     'resnet18': (models.resnet18, lambda batch: torch.randn(batch, 3, 112, 112), 4),
+    'resnet50': (models.resnet50, lambda batch: torch.randn(batch, 3, 112, 112), 4),
     'bert': (models.Bert, lambda batch: torch.randint(0, 30522, (batch, 32)), 2),
 }
 
@@ -95,16 +97,26 @@ def measure(name, steps, batch, gloo, communicator, profiled):
     trainers = {variant: Trainer(wrap(twin(module)), set_to_none) for variant, (wrap, set_to_none) in variants(gloo).items()}
     if profiled:
         return profile(trainers[profiled], x, steps)
-    order, times = list(trainers), {variant: [] for variant in trainers}
+    order, times, compared = list(trainers), {variant: [] for variant in trainers}, []
     for round_number in range(steps + 3):  # torch rebuilds buckets in the second step
         for variant in order:
             took = timed(lambda: trainers[variant].step(x), communicator)
             if round_number >= 3:
                 times[variant].append(took)
+        compared.append(comparing(trainers['lockstep'].module))
         order = order[1:] + order[:1]
     if communicator.rank == 0:
         report(f'{name}, batches of {len(x)}', module, times)
+        share = statistics.mean(compared) / statistics.mean(times['lockstep'])
+        print(f'comparing replicas: {statistics.mean(compared):.3f} ms in a step, {share:.2%}')
     return {variant: statistics.median(of_variant) for variant, of_variant in times.items()}
+
+
+def comparing(wrapper):
+    """Milliseconds that this rank's last step took to compare replicas: the library's count, and finding the parameters again."""
+    begin = time.perf_counter()
+    wrapper._averager._replicas.addresses()
+    return wrapper._averager.reducer.statistics()['replicas_ms'] + 1000 * (time.perf_counter() - begin)
 
 
 def report(name, module, times):
@@ -136,7 +148,7 @@ def profile(trainer, x, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('models', nargs='*', default=list(MODELS), metavar='MODEL', help=', '.join(MODELS))
+    parser.add_argument('models', nargs='*', default=['mlp', 'resnet18', 'bert'], metavar='MODEL', help=', '.join(MODELS))
     parser.add_argument('--ranks', type=int, default=2)
     parser.add_argument('--steps', type=int, default=30, help='rounds that count')
     parser.add_argument('--batch', type=int, help='inputs of a step and rank, which set what it computes; default: by the model')

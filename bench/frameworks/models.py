@@ -12,29 +12,46 @@ def mlp(width=2000, depth=6):
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-class Residual(nn.Module):
-    """The basic block of ResNet."""
+def convolution(channels_in, channels, size, stride=1):
+    return nn.Sequential(nn.Conv2d(channels_in, channels, size, stride, size // 2, bias=False), nn.BatchNorm2d(channels))
 
-    def __init__(self, channels_in, channels, stride):
+
+class Residual(nn.Module):
+    """A block of ResNet: 3x3 convolutions, or (`deep`) a 3x3 between two 1x1, the last of which has four times the channels."""
+
+    def __init__(self, channels_in, channels, stride, deep):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels),
-                                  nn.ReLU(inplace=True), nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels))
-        self.way = nn.Identity()
-        if stride != 1 or channels_in != channels:
-            self.way = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        channels_out = 4 * channels if deep else channels
+        sizes = ((1, channels, 1), (3, channels, stride), (1, channels_out, 1)) if deep else ((3, channels, stride), (3, channels, 1))
+        self.body, into = nn.Sequential(), channels_in
+        for size, out_of, step in sizes:
+            self.body += nn.Sequential(convolution(into, out_of, size, step), nn.ReLU(inplace=True))
+            into = out_of
+        del self.body[-1]  # behind the sum there is one
+        self.way = nn.Identity() if stride == 1 and channels_in == channels_out else convolution(channels_in, channels_out, 1, stride)
 
     def forward(self, x):
         return torch.relu(self.body(x) + self.way(x))
 
 
-def resnet18(classes=1000):
-    """ResNet-18: 11.7 million parameters in 62 tensors, 60 buffers."""
+def resnet(depths, deep, classes=1000):
     blocks, channels_in = [], 64
-    for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [Residual(channels_in, channels, stride), Residual(channels, channels, 1)]
-        channels_in = channels
-    return nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1), *blocks,
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+    for channels, depth in zip((64, 128, 256, 512), depths):
+        for number in range(depth):
+            blocks.append(Residual(channels_in, channels, 2 if number == 0 and channels > 64 else 1, deep))
+            channels_in = 4 * channels if deep else channels
+    return nn.Sequential(convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(channels_in, classes))
+
+
+def resnet18():
+    """11.7 million parameters in 62 tensors, 60 buffers."""
+    return resnet((2, 2, 2, 2), deep=False)
+
+
+def resnet50():
+    """25.6 million parameters in 161 tensors, 159 buffers."""
+    return resnet((3, 4, 6, 3), deep=True)
 
 
 class Bert(nn.Module):
