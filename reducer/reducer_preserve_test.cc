@@ -22,8 +22,8 @@ using Values =
     std::vector<std::vector<float>>;  // by parameter; each has a separate bucket, and the last one is launched first
 
 const std::string kFailures[] = {"RefusedMark", "Stream", "Hook", "Optimizer", "Communicator", "Peer"};
-const std::string kModes[] = {"InPlace", "Copied", "Compressed",  "OneInMemory",    "Targets",
-                              "Unused",  "Views",  "UnusedViews", "CompressedViews"};
+const std::string kModes[] = {"InPlace", "Copied", "Compressed",  "OneInMemory",     "Targets",
+                              "Unused",  "Views",  "UnusedViews", "CompressedViews", "TargetsOfViews"};
 
 // Ends at the given all-reduce of a reducer, once that has written what it could.
 class Cut : public NotingCommunicator {
@@ -76,8 +76,11 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
     return std::find(modes.begin(), modes.end(), std::get<0>(GetParam())) != modes.end();
   }
   bool Fails(const char* failure) const { return std::get<1>(GetParam()) == failure; }
-  bool views() const { return In({"Views", "UnusedViews", "CompressedViews"}); }
+  bool views() const { return In({"Views", "UnusedViews", "CompressedViews", "TargetsOfViews"}); }
+  bool targets() const { return In({"Targets", "TargetsOfViews"}); }
   bool unused() const { return In({"Unused", "UnusedViews"}); }
+  // Every rank has the same error.
+  bool told() const { return Fails("RefusedMark") || Fails("Stream"); }
   bool preserves() const { return std::get<2>(GetParam()); }
   bool Uses(int rank, size_t index) const { return !unused() || rank == 0 || index != 2; }
 
@@ -101,9 +104,13 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
     return options;
   }
 
-  TensorView Place(Member& member, size_t index) const {
-    if (In({"Targets"})) return VectorView(member.targets[index].data(), DType::kF32, 20);
+  TensorView Gradient(Member& member, size_t index) const {
     return views() ? member.worker.View(index) : member.worker.gradient(index);
+  }
+  // Where its average goes.
+  TensorView Place(Member& member, size_t index) const {
+    if (targets()) return VectorView(member.targets[index].data(), DType::kF32, 20);
+    return Gradient(member, index);
   }
   void Compute(Member& member, int step) const {
     member.worker.Compute(step);
@@ -119,8 +126,7 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
     Worker& worker = member.worker;
     for (const size_t index : order) {
       if (!Uses(worker.rank(), index)) continue;
-      const TensorView gradient = views() ? worker.View(index) : worker.gradient(index);
-      LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(index, gradient, Place(member, index), stream));
+      LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(index, Gradient(member, index), Place(member, index), stream));
     }
   }
   // The second step, up to the mark of parameter 0.
@@ -149,7 +155,6 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
   void ExpectStates(Member& member, const std::vector<std::unique_ptr<Member>>& members, bool failed) const {
     const int rank = member.worker.rank();
     // A bucket that was launched before the failure is averaged, and of the later ones only views have changed.
-    const bool told = Fails("RefusedMark") || Fails("Stream");
     const bool defined = !Fails("Communicator") && !Fails("Peer") && !In({"Views", "UnusedViews"});
     for (const size_t index : member.worker.order()) {
       SCOPED_TRACE(absl::StrCat("rank ", rank, ", parameter ", index));
@@ -160,10 +165,13 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
       }
       if ((failed && preserves()) || (!Uses(rank, index) && !views())) {
         EXPECT_EQ(state, GradientState::kUnchanged);
-      } else if (!failed || (told && index > 1)) {
+      } else if (!failed || (told() && index > 1)) {
         EXPECT_EQ(state, GradientState::kAveraged);
       } else if (defined) {
         EXPECT_NE(state, GradientState::kUndefined);
+      }
+      if (targets()) {
+        EXPECT_EQ(Floats(Gradient(member, index)), member.marked[index]) << "is only read";
       }
       if (state == GradientState::kUndefined) continue;
       EXPECT_EQ(Floats(Place(member, index)), state == GradientState::kAveraged ? average : member.before[index]);
@@ -203,7 +211,11 @@ TEST_P(PreserveTest, GradientsAreAsTheirStatesTell) {
   if (Fails("Peer")) world.network().Disconnect(Rank(1));
   on_ranks(Fails("Peer") ? 1 : 2, [&](Member& member) {
     Mark(member, {0});
-    EXPECT_FALSE(member.worker.End().ok());
+    const absl::Status ended = member.worker.End();
+    EXPECT_FALSE(ended.ok());
+    if (told()) {
+      EXPECT_THAT(ended, FailedPrecondition("backward 2 is incomplete", "rank 1: "));
+    }
     ExpectStates(member, members, /*failed=*/true);
   });
 }
