@@ -21,7 +21,8 @@ namespace {
 using Values =
     std::vector<std::vector<float>>;  // by parameter; each has a separate bucket, and the last one is launched first
 
-const std::string kFailures[] = {"RefusedMark", "Stream", "Hook", "Optimizer", "Communicator", "Peer"};
+const std::string kFailures[] = {
+    "RefusedMark", "SecondMark", "SecondMarkOfAnotherDType", "Stream", "Hook", "Optimizer", "Communicator", "Peer"};
 const std::string kModes[] = {"InPlace", "Copied", "Compressed",  "OneInMemory",     "Targets",
                               "Unused",  "Views",  "UnusedViews", "CompressedViews", "TargetsOfViews"};
 
@@ -80,7 +81,8 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
   bool targets() const { return In({"Targets", "TargetsOfViews"}); }
   bool unused() const { return In({"Unused", "UnusedViews"}); }
   // Every rank has the same error.
-  bool told() const { return Fails("RefusedMark") || Fails("Stream"); }
+  bool told() const { return Fails("RefusedMark") || marks_again() || Fails("Stream"); }
+  bool marks_again() const { return Fails("SecondMark") || Fails("SecondMarkOfAnotherDType"); }
   bool preserves() const { return std::get<2>(GetParam()); }
   bool Uses(int rank, size_t index) const { return !unused() || rank == 0 || index != 2; }
 
@@ -142,6 +144,11 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
       LOCKSTEP_EXPECT_OK(stepped_.Await(Deadline::AfterMs(20'000)));
     }
     Mark(member, {2});
+    if (fails && marks_again()) {
+      ReachableVector<double> second(20);
+      const DType dtype = Fails("SecondMark") ? DType::kF32 : DType::kF64;
+      EXPECT_FALSE(worker.reducer().MarkReady(3, VectorView(second.data(), dtype, 20), nullptr).ok());
+    }
     if (fails && Fails("Stream")) {
       (void)worker.stream().Enqueue([] { return absl::InternalError("bad kernel"); });
       if (!OnHost()) (void)worker.stream().Synchronize(Deadline::AfterMs(20'000));
@@ -179,6 +186,7 @@ class PreserveTest : public ::testing::TestWithParam<std::tuple<std::string, std
   }
 
   Gate stepped_;  // by an optimizer that fails
+  Gate ended_;    // on rank 0
 };
 
 INSTANTIATE_TEST_SUITE_P(Reducer, PreserveTest,
@@ -211,7 +219,13 @@ TEST_P(PreserveTest, GradientsAreAsTheirStatesTell) {
   if (Fails("Peer")) world.network().Disconnect(Rank(1));
   on_ranks(Fails("Peer") ? 1 : 2, [&](Member& member) {
     Mark(member, {0});
+    // The other rank learns of a second mark by the last bucket. It need not wait for this one's end, unless that finds out what is unused.
+    const bool ends_last = member.worker.rank() == 1 && marks_again() && !unused();
+    if (ends_last) {
+      LOCKSTEP_EXPECT_OK(ended_.Await(Deadline::AfterMs(20'000)));
+    }
     const absl::Status ended = member.worker.End();
+    if (member.worker.rank() == 0) ended_.Open();
     EXPECT_FALSE(ended.ok());
     if (told()) {
       EXPECT_THAT(ended, FailedPrecondition("backward 2 is incomplete", "rank 1: "));
