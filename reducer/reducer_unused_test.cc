@@ -1,5 +1,5 @@
-// Parameters that are not used in every backward: said by the embedder, recorded by a static graph, or kept for a trigger. Their averages, and
-// which are found to be unused: reducer_matrix_test.cc.
+// Parameters that are not used in every backward: said by the embedder, recorded by a static graph, or kept for a trigger. Their averages,
+// and which are found to be unused: reducer_matrix_test.cc.
 
 #include <utility>
 #include <vector>

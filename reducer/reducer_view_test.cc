@@ -30,8 +30,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ReducerViews,
                          ::testing::Combine(::testing::Values(1, 2, 3), ::testing::ValuesIn(kAllAverages)),
                          AveragesTest::NameOf);
 
-// Some of a bucket's gradients are written in their views, now or by a stream, and some are elsewhere, each time others, and others on other
-// ranks. Each average is where its gradient is, and the view of a gradient that is elsewhere keeps what it had.
+// Some of a bucket's gradients are written in their views, now or by a stream, and some are elsewhere: others in each step and on each
+// rank. Each average is where its gradient is, and the view of a gradient that is elsewhere keeps what it had.
 TEST_P(ReducerViews, HaveTheAveragesOfOneProcessAndTheSameBitsEverywhere) {
   ReducerOptions views = options({64, 500});
   views.gradient_as_bucket_view = true;
