@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/notification.h"
 #include "base/error_info.h"
 #include "comm/schedule/schedule.h"
 #include "reducer/reducer_testing.h"
@@ -199,96 +198,6 @@ ReducerOptions With(bool ReducerOptions::*option) {
   ReducerOptions options = BucketEach();
   options.*option = true;
   return options;
-}
-
-// Rank 1 marks p2 as another dtype, and does not look at the error.
-TEST(RefusedMark, IsToldOnAllRanksUnlessItComesAgain) {
-  for (const ReducerOptions& options :
-       {BucketEach(), BucketEach(/*overlap=*/false), With(&ReducerOptions::find_unused),
-        With(&ReducerOptions::static_graph), With(&ReducerOptions::gradient_as_bucket_view),
-        With(&ReducerOptions::copy_gradients)}) {
-    for (const bool again : {false, true}) {
-      std::vector<std::string> messages(3);
-      RunWorkers(3, Vectors(4, 20), options, [&](Worker& worker) {
-        LOCKSTEP_EXPECT_OK(worker.Step(0));
-        ReachableVector<double> memory(20);
-        worker.BeginStep(1);
-        if (worker.rank() == 1) {
-          EXPECT_THAT(worker.reducer().MarkReady(2, VectorView(memory.data(), DType::kF64, 20), nullptr),
-                      InvalidArgument());
-        }
-        worker.MarkAll(worker.rank() == 1 && !again ? worker.OrderWithout(2) : worker.order());
-        const absl::Status result = worker.End();
-        messages[worker.rank()] = std::string(result.message());
-        if (again) {
-          LOCKSTEP_EXPECT_OK(result);
-          worker.ExpectAverages(1);
-        } else {
-          EXPECT_THAT(result, FailedPrecondition());
-        }
-        worker.ExpectStep(2);
-      });
-      EXPECT_THAT(messages, Each(messages[0]));
-      if (again) continue;
-      EXPECT_THAT(messages[0],
-                  AllOf(HasSubstr("rank 1: a mark was refused (mark_ready: the gradient f64[20] "),
-                        HasSubstr("does not match parameter 2 'p2' (f32[20])"), Not(HasSubstr("no gradient came")),
-                        Not(HasSubstr("find_unused")), Not(HasSubstr("rank 0")), Not(HasSubstr("rank 2"))));
-    }
-  }
-}
-
-// A second mark says that the gradient went on after the first, so the average lacks a part. It need not match the table.
-TEST(RefusedMark, ThatIsOneTooManyIsToldOnAllRanksWhileSomethingIsLeftToSend) {
-  for (const ReducerOptions& options : {BucketEach(), With(&ReducerOptions::static_graph)}) {
-    for (const auto& [late, dtype] : {std::pair(false, DType::kF32), std::pair(true, DType::kF32),
-                                      std::pair(false, DType::kF64), std::pair(true, DType::kF64)}) {
-      absl::Notification ended;
-      RunWorkers(2, Vectors(3, 20), options, [&, late = late, dtype = dtype](Worker& worker) {
-        ReachableVector<double> memory(20);
-        const auto mark_again = [&] {
-          const absl::Status refused =
-              worker.reducer().MarkReady(2, VectorView(memory.data(), dtype, 20), /*stream=*/nullptr);
-          EXPECT_EQ(refused.code(),
-                    dtype == DType::kF32 ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInvalidArgument);
-        };
-        LOCKSTEP_EXPECT_OK(worker.Step(0));
-        worker.BeginStep(1);
-        LOCKSTEP_EXPECT_OK(worker.Mark(2));
-        if (worker.rank() == 1 && !late) mark_again();
-        worker.MarkAll({1, 0});
-        if (worker.rank() == 1 && late) mark_again();
-        // The end tells nothing that the other rank does not know, so it may come after the other rank's. But a static graph's last bucket
-        // waits for it.
-        if (worker.rank() == 1 && !late && !options.static_graph) ended.WaitForNotification();
-        const absl::Status result = worker.End();
-        if (worker.rank() == 0) ended.Notify();
-        // Of a static graph the last bucket waits for the end. Otherwise it may have left by then.
-        const bool may_have_left = late && !options.static_graph && worker.rank() == 0;
-        if (!may_have_left || !result.ok()) {
-          EXPECT_THAT(result, FailedPrecondition("a mark was refused (mark_ready: ", "'p2'"));
-        }
-        worker.ExpectStep(2);
-      });
-    }
-  }
-}
-
-// It may come again until the end, though all gradients that are expected are ready.
-TEST(RefusedMark, OfADelayedParameterIsToldOnAllRanks) {
-  ReducerOptions options = BucketEach();
-  options.delayed = {2};
-  RunWorkers(2, Vectors(3, 20), options, [](Worker& worker) {
-    ReachableVector<double> memory(20);
-    worker.BeginStep(1);
-    if (worker.rank() == 1) {
-      EXPECT_THAT(worker.reducer().MarkReady(2, VectorView(memory.data(), DType::kF64, 20), nullptr),
-                  InvalidArgument());
-    }
-    worker.MarkAll({1, 0});
-    EXPECT_THAT(worker.End(), FailedPrecondition("rank 1: a mark was refused (mark_ready: the gradient f64[20] "));
-    EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward, 2) << "the last bucket carries the failure";
-  });
 }
 
 TEST(MissingGradients, OfOneReducerAreNotTakenForAnothers) {

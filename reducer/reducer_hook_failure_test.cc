@@ -193,20 +193,6 @@ TEST_F(HookFailureTest, OfAHookThatNeverCompletesEndsByItsDeadline) {
   }
 }
 
-TEST_F(HookFailureTest, OfAHookThatIsCompletedWithAnErrorIsToldToAll) {
-  for (const int size : {2, 3}) {
-    const std::string message = ExpectOneFailure(size, [&](int rank) {
-      return MakeHostCompletedHook("told", std::chrono::seconds(20), [rank](HookBucket& bucket, auto completion) {
-        if (rank == 0 && bucket.step == kFailingStep && bucket.index == kFailingBucket) {
-          return completion->Done(absl::ResourceExhaustedError("no room"));
-        }
-        completion->Done(bucket.communicator->Run(AverageOf(bucket)));
-      });
-    });
-    EXPECT_THAT(message, HasSubstr("rank 0: hook told, bucket 1: no room"));
-  }
-}
-
 // While one thread is in EndBackward, another one ends rank 1's communicator. Meanwhile hooks hang on every rank, on rank 1 alone, or on
 // the other ranks, which wait for rank 1. No deadline ends them.
 TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {

@@ -68,18 +68,6 @@ TEST(Joined, AverageOverTheInitialOrTheLiveRanksAndHaveTheLastModelInTheEnd) {
   }
 }
 
-TEST(Joined, MayBeAllRanksAtOnce) {
-  for (const bool throws : {false, true}) {
-    ReducerOptions options = Uneven();
-    options.throw_on_early_end = throws;
-    RunModels(3, 2, options, [](Model& model) {
-      LOCKSTEP_EXPECT_OK(model.Step(3));
-      LOCKSTEP_EXPECT_OK(model.Join());
-      EXPECT_THAT(model.weights, Each(3));
-    });
-  }
-}
-
 TEST(Joined, IsAnErrorOnAllRanksWhereAnEarlyEndIsThrown) {
   ReducerOptions options = Uneven();
   options.throw_on_early_end = true;
@@ -130,11 +118,6 @@ TEST(Joined, StaysThroughAStepThatFails) {
       EXPECT_EQ(use.by_this_rank, model.rank() == 0 ? 1 : 0);
     }
   });
-}
-
-TEST(Joined, NeedsAReducerThatWasMadeForIt) {
-  RunModels(1, 2, {},
-            [](Model& model) { EXPECT_THAT(model.reducer().Join({}), FailedPrecondition("set uneven_inputs")); });
 }
 
 TEST(ChangeOfCommunicator, AfterAFailureGoesOnAmongTheSurvivors) {

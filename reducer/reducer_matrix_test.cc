@@ -1,20 +1,24 @@
 // Every way to average gradients against one process that has all of them. The ways are generated: each combination of how the average is
 // taken, where gradients live, the hook, whose inputs end, and which parameters are used, deterministic and not, over worlds of two
 // sizes. Each is run with dense and sparse parameters of every dtype through steps of one backward and of three, of which the last is
-// synchronised; or it is refused by an error that names the options, as RefusedBy says. Gradients are such that every average is exact
-// in every dtype, whatever the order of the sum: results are compared for equality.
+// synchronised; or it is refused by an error that names the options, as RefusedBy says. Averages of some parameters go to targets of
+// another dtype, and some ways have an optimizer, which must see each average. Gradients are such that every average is exact in every
+// dtype, whatever the order of the sum: results are compared for equality.
 
 #include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "kernels/bucket_kernels.h"
 #include "kernels/cpu/cast.h"
+#include "reducer/pipeline/accelerator.h"
 #include "reducer/reducer_testing.h"
 #include "reducer/sparse/sparse_all_gather.h"
 #include "reducer/sparse/sparse_gradient.h"
@@ -86,7 +90,23 @@ constexpr int kSteps = 3;
 constexpr int64_t kRows = 8;
 constexpr int64_t kWidth = 2;
 
-// Two dense parameters of each dtype, in one bucket, and a sparse one, on the host, which of 8-bit floats nobody has.
+// Where the averages of a dense parameter go: to its gradient, or to a target of another dtype, so that the gradient is only read.
+absl::optional<DType> TargetOf(const Parameter& parameter) {
+  if (parameter.sparse || parameter.strides.empty()) return absl::nullopt;
+  switch (parameter.dtype) {
+    case DType::kF32:
+      return DType::kF64;
+    case DType::kF64:
+      return DType::kBF16;
+    case DType::kF8E5M2:
+      return DType::kF16;
+    default:
+      return IsComplex(parameter.dtype) ? parameter.dtype : DType::kF32;
+  }
+}
+
+// Two dense parameters of each dtype, in one bucket, the second one transposed and with a target; and a sparse one, on the host, which of
+// 8-bit floats nobody has.
 std::vector<Parameter> Table(int ranks) {
   std::vector<DType> dtypes = {DType::kF16,       DType::kBF16,       DType::kF32,    DType::kF64,
                                DType::kComplex64, DType::kComplex128, DType::kF8E4M3, DType::kF8E5M2};
@@ -94,7 +114,7 @@ std::vector<Parameter> Table(int ranks) {
   std::vector<Parameter> table;
   for (const DType dtype : dtypes) {
     table.push_back(MakeParameter(absl::StrCat(Name(dtype), " five"), dtype, {5}));
-    table.push_back(MakeParameter(absl::StrCat(Name(dtype), " three"), dtype, {3}));
+    table.push_back(MakeParameter(absl::StrCat(Name(dtype), " six"), dtype, {2, 3}, {1, 2}));
     if (!OnHost() || SizeOf(dtype) == 1) continue;
     table.push_back(MakeParameter(absl::StrCat(Name(dtype), " rows"), dtype, {kRows, kWidth}));
     table.back().sparse = true;
@@ -108,13 +128,15 @@ int NumbersOf(const Parameter& parameter) { return IsComplex(parameter.dtype) ? 
 struct Training {
   Way way;
   int ranks;
-  size_t turn;  // so that each way has other parameters that nobody uses
+  size_t turn;  // so that each way has other parameters that nobody uses, and some have an optimizer
   std::vector<Parameter> table;
 
   int StepsOf(int rank) const { return way.inputs == Inputs::kEven ? kSteps : std::max(1, kSteps - rank); }
   bool HasInputs(int rank, int step) const { return step < StepsOf(rank); }
   // The second step accumulates.
   int Micros(int step) const { return step == 1 ? 3 : 1; }
+  // Of the ways that are alike in all but one respect, some do.
+  bool HasOptimizer() const { return turn % 5 < 2; }
 
   bool Uses(int rank, size_t index, int step, int micro) const {
     if (way.use == Use::kAll) return micro + 1 == Micros(step) || (rank + index + micro) % 2 == 0;
@@ -223,10 +245,10 @@ struct Training {
 // By the communicator, in the order of the stream.
 class OrderedHook : public CommHook {
  public:
-  // Leaves it in memory of its own.
-  explicit OrderedHook(bool elsewhere) : elsewhere_(elsewhere) {}
+  // Leaves the average of one in `of` buckets in memory of its own.
+  explicit OrderedHook(size_t of) : elsewhere_of_(of) {}
 
-  std::string name() const override { return elsewhere_ ? "elsewhere" : "ordered"; }
+  std::string name() const override { return "ordered"; }
   absl::Status Issue(HookBucket& bucket, Stream& stream) override {
     if (bucket.sparse != nullptr) {
       return stream.Enqueue([&bucket] {
@@ -234,12 +256,16 @@ class OrderedHook : public CommHook {
         return absl::OkStatus();
       });
     }
-    LOCKSTEP_RETURN_IF_ERROR(EnqueueFor(bucket, stream, AverageOf(bucket)));
-    if (!elsewhere_) return absl::OkStatus();
+    if ((bucket.index + 1) % elsewhere_of_ != 0) return EnqueueFor(bucket, stream, AverageOf(bucket));
+    const DType dtype = IsComplex(bucket.dtype) ? bucket.dtype : DType::kF64;
     ReachableVector<char>& memory = memory_[bucket.index];
-    memory.resize(bucket.elements * SizeOf(bucket.dtype));
-    bucket.result = VectorView(memory.data(), bucket.dtype, bucket.elements);
-    return stream.Copy(memory.data(), bucket.data, memory.size());
+    memory.resize(bucket.elements * SizeOf(dtype));
+    bucket.result = VectorView(memory.data(), dtype, bucket.elements);
+    LOCKSTEP_RETURN_IF_ERROR(Cast(bucket, stream));
+    CollectiveRequest request = AverageOf(bucket);
+    request.dtype = dtype;
+    request.input = request.output = memory.data();
+    return EnqueueFor(bucket, stream, request);
   }
 
   static void GatherRows(HookBucket& bucket) {
@@ -251,8 +277,43 @@ class OrderedHook : public CommHook {
   }
 
  private:
-  const bool elsewhere_;
-  std::map<size_t, ReachableVector<char>> memory_;
+  // Puts the bucket where the result is to be.
+  static absl::Status Cast(HookBucket& bucket, Stream& stream) {
+    const TensorView& result = *bucket.result;
+    if (OnHost()) {
+      return stream.Enqueue([&bucket, &result] {
+        const int numbers = IsComplex(bucket.dtype) ? 2 : 1;
+        return kernels::CastScaled(RealOf(result.dtype()), result.data(), RealOf(bucket.dtype), bucket.data,
+                                   numbers * bucket.elements, 1);
+      });
+    }
+    const TensorView data = VectorView(bucket.data, bucket.dtype, bucket.elements);
+    const Accelerator accelerator = FindAccelerator(*bucket.communicator, data.device()).value();
+    return accelerator.kernels->Gather({{&data, 0, bucket.elements}}, {}, result.data(), result.dtype(), 1, stream);
+  }
+
+  const size_t elsewhere_of_;
+  std::map<size_t, ReachableVector<char>> memory_;  // by bucket
+};
+
+// Completes every second bucket on another thread. The threads are joined in the end.
+class Completers {
+ public:
+  ~Completers() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void Complete(HookBucket& bucket, const std::shared_ptr<HookCompletion>& completion) {
+    if (bucket.sparse != nullptr) {
+      OrderedHook::GatherRows(bucket);
+      return completion->Done(bucket.status);
+    }
+    const auto average = [&bucket, completion] { completion->Done(bucket.communicator->Run(AverageOf(bucket))); };
+    if (bucket.index % 2 == 0) return average();
+    threads_.emplace_back(average);
+  }
+
+ private:
+  std::vector<std::thread> threads_;
 };
 
 std::shared_ptr<CommHook> MakeHook(Hook hook) {
@@ -260,18 +321,16 @@ std::shared_ptr<CommHook> MakeHook(Hook hook) {
     case Hook::kNoop:
       return MakeNoopHook();
     case Hook::kOrdered:
+      return std::make_shared<OrderedHook>(/*of=*/SIZE_MAX);
     case Hook::kOrderedF16:
-      return std::make_shared<OrderedHook>(/*elsewhere=*/false);
+      return std::make_shared<OrderedHook>(/*of=*/2);
     case Hook::kElsewhere:
-      return std::make_shared<OrderedHook>(/*elsewhere=*/true);
+      return std::make_shared<OrderedHook>(/*of=*/1);
     case Hook::kHostCompleted:
       return MakeHostCompletedHook("host-completed", std::chrono::seconds(20),
-                                   [](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
-                                     if (bucket.sparse != nullptr) {
-                                       OrderedHook::GatherRows(bucket);
-                                       return completion->Done(bucket.status);
-                                     }
-                                     completion->Done(bucket.communicator->Run(AverageOf(bucket)));
+                                   [completers = std::make_shared<Completers>()](
+                                       HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+                                     completers->Complete(bucket, completion);
                                    });
     case Hook::kNone:
     case Hook::kF16:
@@ -321,32 +380,52 @@ std::vector<double> Read(const TensorView& view) {
 
 class Trainer {
  public:
-  Trainer(const Training& run, int rank, Reducer* reducer, Stream* stream)
+  Trainer(const Training& run, int rank, Stream* stream)
       : run_(run),
         rank_(rank),
-        reducer_(reducer),
         stream_(stream),
         own_(run.table.size()),
+        targets_(run.table.size()),
         sums_(run.table.size()),
         rows_(run.table.size()) {}
 
-  absl::Status Train() {
+  absl::Status Train(Reducer* reducer) {
+    reducer_ = reducer;
     for (int step = 0; step < run_.StepsOf(rank_); ++step) {
       LOCKSTEP_RETURN_IF_ERROR(Step(step));
       LOCKSTEP_RETURN_IF_ERROR(Check(step));
     }
-    return run_.way.inputs == Inputs::kEven ? absl::OkStatus() : reducer_->Join({});
+    if (run_.way.inputs != Inputs::kEven) LOCKSTEP_RETURN_IF_ERROR(reducer_->Join({}));
+    CheckUse();
+    return absl::OkStatus();
+  }
+
+  // The optimizer.
+  absl::Status See(const ReducedBucket& bucket) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      seen_[bucket.parameters[i]] =
+          bucket.sparse != nullptr ? NumbersIn(*bucket.sparse) : Training::Result{{0, Read(bucket.gradients[i])}};
+    }
+    return absl::OkStatus();
   }
 
   size_t compared() const { return compared_; }
   const std::string& wrong() const { return wrong_; }
 
  private:
+  absl::StatusOr<TensorView> Place(size_t index, DType dtype, ReachableVector<char>* memory) {
+    const Parameter& parameter = run_.table[index];
+    memory->resize(parameter.elements() * SizeOf(dtype));
+    return TensorView::Create(memory->data(), dtype, parameter.shape, parameter.strides, parameter.device);
+  }
   // Where the gradient is.
-  absl::StatusOr<TensorView> Place(size_t index) {
+  absl::StatusOr<TensorView> GradientPlace(size_t index) {
     if (run_.way.views()) return reducer_->GradientView(index);
-    own_[index].resize(run_.table[index].bytes());
-    return VectorView(own_[index].data(), run_.table[index].dtype, run_.table[index].elements());
+    return Place(index, run_.table[index].dtype, &own_[index]);
+  }
+  // REQUIRES  the parameter has a target
+  absl::StatusOr<TensorView> TargetPlace(size_t index) {
+    return Place(index, *TargetOf(run_.table[index]), &targets_[index]);
   }
   // What an earlier step left there, which is nobody's now.
   std::vector<double> Stale(size_t index) const {
@@ -354,12 +433,16 @@ class Trainer {
   }
 
   absl::Status Step(int step) {
+    seen_.clear();
     for (size_t index = 0; index < run_.table.size(); ++index) {
       sums_[index].clear();
       rows_[index].clear();
       if (run_.table[index].sparse) continue;
-      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, GradientPlace(index));
       Write(place, Stale(index));
+      if (!TargetOf(run_.table[index]).has_value()) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView target, TargetPlace(index));
+      Write(target, Stale(index));
     }
     for (int micro = 0; micro < run_.Micros(step); ++micro) LOCKSTEP_RETURN_IF_ERROR(Backward(step, micro));
     return stream_->Synchronize(Deadline::Infinite());
@@ -390,9 +473,11 @@ class Trainer {
     if (!parameter.sparse) {
       sum.resize(gradient.size());
       for (size_t i = 0; i < gradient.size(); ++i) sum[i] += gradient[i];
-      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, GradientPlace(index));
       Write(place, sum);
-      return reducer_->MarkReady(index, place, stream);
+      if (!TargetOf(parameter).has_value()) return reducer_->MarkReady(index, place, stream);
+      LOCKSTEP_ASSIGN_OR_RETURN(const TensorView target, TargetPlace(index));
+      return reducer_->MarkReady(index, place, target, stream);
     }
     const std::vector<int64_t> rows = run_.Rows(rank_, micro);
     rows_[index].insert(rows_[index].end(), rows.begin(), rows.end());
@@ -424,20 +509,24 @@ class Trainer {
       const Training::Result expected = any ? run_.Expected(rank_, index, step) : Training::Result();
       LOCKSTEP_RETURN_IF_ERROR(run_.table[index].sparse ? CheckRows(index, step, any, expected)
                                                         : CheckDense(index, step, any, expected));
+      if (run_.HasOptimizer()) Expect(seen_[index], expected, "the optimizer's gradient", index, step);
     }
     return absl::OkStatus();
+  }
+
+  static Training::Result NumbersIn(const CoalescedGradient& rows) {
+    Training::Result numbers;
+    const size_t row_bytes = kWidth * SizeOf(rows.dtype);
+    for (size_t i = 0; i < rows.indices.size(); ++i) {
+      numbers[rows.indices[i]] = Decode(rows.dtype, rows.values.data() + i * row_bytes, kWidth);
+    }
+    return numbers;
   }
 
   absl::Status CheckRows(size_t index, int step, bool any, const Training::Result& expected) {
     LOCKSTEP_ASSIGN_OR_RETURN(const CoalescedGradient* const average, reducer_->SparseAverageOf(index));
     if ((average != nullptr) != any) return absl::InternalError("an average of what nobody uses, or none");
-    Training::Result got;
-    if (any) {
-      const size_t row_bytes = kWidth * SizeOf(average->dtype);
-      for (size_t i = 0; i < average->indices.size(); ++i) {
-        got[average->indices[i]] = Decode(average->dtype, average->values.data() + i * row_bytes, kWidth);
-      }
-    }
+    const Training::Result got = any ? NumbersIn(*average) : Training::Result();
     Expect(got, expected, "the rows", index, step);
     return absl::OkStatus();
   }
@@ -446,19 +535,46 @@ class Trainer {
     LOCKSTEP_ASSIGN_OR_RETURN(const TensorView average, reducer_->AverageOf(index));
     if ((average.data() != nullptr) != any) return absl::InternalError("an average of what nobody uses, or none");
     if (any) Expect({{0, Read(average)}}, expected, "the average", index, step);
-    // Without copies the average is the gradient. A gradient that nobody uses stays as it is.
-    const bool changes = run_.way.views() ? any : run_.UsesInStep(rank_, index, step);
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, Place(index));
-    Expect({{0, Read(place)}}, changes ? expected : Training::Result{{0, Stale(index)}}, "the gradient", index, step);
+    // A target counts if the synchronised backward has a mark. Then, or if only others do and averages do not live in views, the gradient
+    // is only read. A gradient that nobody uses stays as it is.
+    const bool reads = TargetOf(run_.table[index]).has_value();
+    const bool targeted = reads && run_.Uses(rank_, index, step, run_.Micros(step) - 1);
+    const bool uses = run_.UsesInStep(rank_, index, step);
+    const bool changes = run_.way.views() ? any && !targeted : uses && !reads;
+    const Training::Result stale = {{0, Stale(index)}};
+    const Training::Result own = uses ? Training::Result{{0, sums_[index]}} : stale;
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView place, GradientPlace(index));
+    Expect({{0, Read(place)}}, changes ? expected : own, "the gradient", index, step);
+    if (!reads) return absl::OkStatus();
+    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView target, TargetPlace(index));
+    Expect({{0, Read(target)}}, targeted ? expected : stale, "the target", index, step);
+    EXPECT_EQ(average.data() == target.data(), targeted);
     return absl::OkStatus();
+  }
+
+  // In how many steps each parameter was used, by any rank and by this one.
+  void CheckUse() {
+    for (size_t index = 0; index < run_.table.size(); ++index) {
+      ParameterUse expected;
+      for (int step = 0; step < kSteps; ++step) {
+        expected.by_any_rank += run_.AnyUses(index, step) ? 1 : 0;
+        expected.by_this_rank += run_.UsesInStep(rank_, index, step) ? 1 : 0;
+      }
+      const ParameterUse& use = reducer_->parameter_use()[index];
+      EXPECT_TRUE(use.by_any_rank == expected.by_any_rank && use.by_this_rank == expected.by_this_rank)
+          << ToString(run_.way) << ", " << Describe(index, run_.table[index]) << " was used in " << use.by_any_rank
+          << " steps by any rank and in " << use.by_this_rank << " by rank " << rank_;
+    }
   }
 
   const Training& run_;
   const int rank_;
-  Reducer* const reducer_;
   Stream* const stream_;
-  std::vector<ReachableVector<char>> own_;  // gradients that are copied, and values of rows
-  std::vector<std::vector<double>> sums_;   // over micro-batches; of a sparse parameter, of each of rows_
+  Reducer* reducer_ = nullptr;
+  std::vector<ReachableVector<char>> own_;  // gradients that are not in views, and values of rows
+  std::vector<ReachableVector<char>> targets_;
+  std::map<size_t, Training::Result> seen_;  // in this step, by the optimizer
+  std::vector<std::vector<double>> sums_;    // over micro-batches; of a sparse parameter, of each of rows_
   std::vector<std::vector<int64_t>> rows_;
   size_t compared_ = 0;
   std::string wrong_;  // the first one
@@ -495,7 +611,10 @@ TEST_P(Matrix, EveryWayIsThatOfOneProcessOrIsRefusedByName) {
     for (size_t w = 0; w < ways.size(); ++w) {
       const Training run = {ways[w], size, w, Table(size)};
       const std::vector<std::string> names = RefusedBy(run.way);
-      const auto reducer = Reducer::Create(&communicator, run.table, OptionsOf(run.way));
+      Trainer trainer(run, rank, stream.get());
+      ReducerOptions training = OptionsOf(run.way);
+      if (run.HasOptimizer()) training.optimizer = [&](const ReducedBucket& bucket) { return trainer.See(bucket); };
+      const auto reducer = Reducer::Create(&communicator, run.table, training);
       if (!names.empty()) {
         for (const std::string& name : names) EXPECT_THAT(reducer, InvalidArgument(name)) << ToString(run.way);
         if (rank == 0) ++refused;
@@ -503,8 +622,7 @@ TEST_P(Matrix, EveryWayIsThatOfOneProcessOrIsRefusedByName) {
       }
       absl::Status status = reducer.status();
       if (status.ok()) {
-        Trainer trainer(run, rank, reducer->get(), stream.get());
-        status = trainer.Train();
+        status = trainer.Train(reducer->get());
         EXPECT_EQ(trainer.wrong(), "") << ToString(run.way);
         if (rank == 0) compared += trainer.compared();
       }

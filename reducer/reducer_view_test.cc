@@ -24,84 +24,60 @@ std::vector<void*> Addresses(const Worker& worker) {
   return addresses;
 }
 
-class ReducerViews : public AveragesTest {
- protected:
-  void Run(const std::function<void(Worker&)>& body) const {
-    ReducerOptions views = options({64, 500});
-    views.gradient_as_bucket_view = true;
-    RunWorkers(size(), MixedTable(), views, body);
-  }
-};
+class ReducerViews : public AveragesTest {};
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerViews,
                          ::testing::Combine(::testing::Values(1, 2, 3), ::testing::ValuesIn(kAllAverages)),
                          AveragesTest::NameOf);
 
+// Some of a bucket's gradients are written in their views, now or by a stream, and some are elsewhere: others in each step and on each
+// rank. Each average is where its gradient is, and the view of a gradient that is elsewhere keeps what it had.
 TEST_P(ReducerViews, HaveTheAveragesOfOneProcessAndTheSameBitsEverywhere) {
+  ReducerOptions views = options({64, 500});
+  views.gradient_as_bucket_view = true;
   std::vector<std::string> bytes(size());
-  Run([&](Worker& worker) {
+  RunWorkers(size(), MixedTable(), views, [&](Worker& worker) {
     const std::vector<void*> before = Addresses(worker);
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(worker.StepInViews(step));
-      worker.ExpectAverages(step);
-    }
-    EXPECT_EQ(Addresses(worker), before);
-    for (const size_t index : worker.order()) {
-      const auto where = worker.reducer().AverageOf(index);
-      LOCKSTEP_EXPECT_OK(where);
-      if (where->elements() > 0) {
-        EXPECT_EQ(where->data(), before[index]);
-      }
-    }
-    bytes[worker.rank()] = worker.Bytes();
-  });
-  EXPECT_THAT(bytes, Each(bytes[0]));
-}
-
-// Some of a bucket's gradients elsewhere, others on other ranks: each average is where its gradient is.
-TEST_P(ReducerViews, MayBeLeftForMemoryElsewhere) {
-  Run([&](Worker& worker) {
     Replica elsewhere(MixedTable(), worker.rank());
-    for (int step = 0; step < 3; ++step) {
-      const auto lives_in_view = [&](size_t index) { return (index + worker.rank() + step) % 2 == 0; };
+    std::vector<ReachableVector<char>> computed(worker.table().size());
+    for (int step = 0; step < 4; ++step) {
+      enum Place { kView, kViewOfStream, kElsewhere };
+      // In the last step all are in views, for the comparison of bits.
+      const auto place = [&](size_t index) {
+        return step == 3 ? kView : static_cast<Place>((index + worker.rank() + step) % 3);
+      };
       worker.Compute(step);
       elsewhere.Compute(step);
       LOCKSTEP_EXPECT_OK(worker.Begin());
       for (const size_t index : worker.order()) {
-        if (lives_in_view(index)) {
-          worker.ToView(index);
-          worker.MarkViews({index});
-        } else {
-          LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(index, elsewhere.gradient(index), nullptr));
+        if (place(index) == kViewOfStream) {
+          TakeOut(worker.gradient(index), &computed[index]);
+          LOCKSTEP_EXPECT_OK(
+              worker.stream().Copy(worker.View(index).data(), computed[index].data(), computed[index].size()));
+          worker.MarkViews({index}, &worker.stream());
+          continue;
         }
+        worker.ToView(index);
+        LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(
+            index, place(index) == kView ? worker.View(index) : elsewhere.gradient(index), nullptr));
       }
       LOCKSTEP_EXPECT_OK(worker.End());
       worker.FromViews();
       for (const size_t index : worker.order()) {
-        const Replica& where = lives_in_view(index) ? static_cast<const Replica&>(worker) : elsewhere;
-        where.ExpectAverage(index, size(), {step}, average());
+        const auto where = worker.reducer().AverageOf(index);
+        LOCKSTEP_EXPECT_OK(where);
+        const bool in_view = place(index) != kElsewhere;
+        if (where->elements() > 0) {
+          EXPECT_EQ(where->data(), in_view ? before[index] : elsewhere.gradient(index).data());
+        }
+        in_view ? worker.ExpectAverage(index, step) : elsewhere.ExpectAverage(index, size(), {step}, average());
+        if (!in_view) worker.ExpectLocal(index, step);
       }
     }
+    EXPECT_EQ(Addresses(worker), before);
+    bytes[worker.rank()] = worker.Bytes();
   });
-}
-
-TEST_P(ReducerViews, OfStreamsAreReducedOnceTheStreamIsThere) {
-  Run([](Worker& worker) {
-    std::vector<ReachableVector<char>> computed(worker.table().size());
-    for (int step = 0; step < 3; ++step) {
-      LOCKSTEP_EXPECT_OK(worker.Begin());
-      for (const size_t index : worker.order()) {
-        worker.Compute(index, step);
-        TakeOut(worker.gradient(index), &computed[index]);
-        LOCKSTEP_EXPECT_OK(
-            worker.stream().Copy(worker.View(index).data(), computed[index].data(), computed[index].size()));
-        worker.MarkViews({index}, &worker.stream());
-      }
-      LOCKSTEP_EXPECT_OK(worker.End());
-      worker.FromViews();
-      worker.ExpectAverages(step);
-    }
-  });
+  EXPECT_THAT(bytes, Each(bytes[0]));
 }
 
 // Notes where the data of each bucket are, and leaves them.
@@ -197,130 +173,6 @@ TEST(BucketViews, AreRefusedOnceTheyHaveMoved) {
   });
 }
 
-// Compressed, buckets are of another dtype and views have memory of their own; what is f16 already is reduced where it
-// is.
-TEST(BucketViews, OfCompressedBucketsKeepTheirDType) {
-  for (const DType wire : {DType::kF16, DType::kBF16}) {
-    ReducerOptions options = Views();
-    options.compress = wire;
-    RunWorkers(2, MixedTable(), options, [&](Worker& worker) {
-      for (const BucketPlan::Bucket& bucket : worker.plan().buckets) {
-        EXPECT_EQ(bucket.wire, IsComplex(bucket.dtype) ? bucket.dtype : wire);
-      }
-      for (const size_t index : worker.order()) EXPECT_EQ(worker.View(index).dtype(), worker.table()[index].dtype);
-      // Also once they have moved.
-      LOCKSTEP_EXPECT_OK(worker.reducer().RequestReplan());
-      const auto run = [&](int step) {
-        const absl::Status status = worker.StepInViews(step);
-        worker.ExpectAverages(step);
-        return status;
-      };
-      const int moved = StepUntil(worker.reducer(), 2, 0, run);
-      for (int step = moved; step < moved + 3; ++step) LOCKSTEP_EXPECT_OK(run(step));
-      EXPECT_EQ(worker.reducer().plan_version(), 2);
-    });
-  }
-}
-
-// Leaves ten times what the bucket has in memory of its own, in f64.
-class TenTimesElsewhere : public CommHook {
- public:
-  std::string name() const override { return "ten times elsewhere"; }
-  bool communicates() const override { return false; }
-  absl::Status Issue(HookBucket& bucket, Stream& stream) override {
-    seen_.resize(bucket.elements);
-    result_.resize(bucket.elements);
-    bucket.result = VectorView(result_.data(), DType::kF64, bucket.elements);
-    LOCKSTEP_RETURN_IF_ERROR(stream.Copy(seen_.data(), bucket.data, bucket.elements * sizeof(float)));
-    return stream.Enqueue([this] {
-      for (size_t i = 0; i < seen_.size(); ++i) result_[i] = 10 * seen_[i];
-      return absl::OkStatus();
-    });
-  }
-
- private:
-  // Of the one bucket that there is.
-  ReachableVector<float> seen_;
-  ReachableVector<double> result_;
-};
-
-TEST(BucketViews, GetWhatAHookLeftElsewhere) {
-  ReducerOptions options = Views();
-  options.hook = std::make_shared<TenTimesElsewhere>();
-  RunWorkers(1, {MakeParameter("p", DType::kF32, {2, 3}, {1, 2})}, options, [](Worker& worker) {
-    const float values[] = {0, 1, 2, 3, 4, 5};
-    CopyAnywhere(worker.View(0).data(), values, sizeof(values));
-    LOCKSTEP_EXPECT_OK(worker.Begin());
-    worker.MarkViews({0});
-    LOCKSTEP_EXPECT_OK(worker.End());
-    EXPECT_THAT(Floats(worker.View(0)), ElementsAre(0, 10, 20, 30, 40, 50));
-  });
-}
-
-ReducerOptions FindUnused() {
-  ReducerOptions options = Views({0});
-  options.find_unused = true;
-  return options;
-}
-
-// A delayed parameter that was not marked keeps its gradient, and so does one that nobody used in a step that failed.
-TEST(BucketViews, OfWhatNobodyUsedStayAsTheyAre) {
-  ReducerOptions options = FindUnused();
-  options.delayed = {0};
-  options.delayed_trigger = 2;
-  RunWorkers(2, Vectors(4, 10), options, [](Worker& worker) {
-    for (const bool fails : {false, true, false}) {
-      for (const size_t index : {0, 1, 2, 3}) Fill(worker.View(index), 4.0F + index);
-      const std::vector<size_t> unused = {1};
-      BackwardOptions backward;
-      backward.unused = unused;
-      LOCKSTEP_EXPECT_OK(worker.Begin(backward));
-      worker.MarkViews({2});
-      if (!fails || worker.rank() == 1) worker.MarkViews({3});
-      EXPECT_EQ(worker.End().ok(), !fails);
-      EXPECT_THAT(Floats(worker.View(0)), Each(4));
-      EXPECT_THAT(Floats(worker.View(1)), Each(5));
-      if (fails) continue;
-      EXPECT_THAT(Floats(worker.View(2)), Each(6));
-    }
-  });
-}
-
-// Marked elsewhere, or only read: the view keeps what it had, in every mode, and also if the step fails.
-TEST(BucketViews, ChangeOnlyWhereTheirAveragesGo) {
-  for (const bool compressed : {false, true}) {
-    for (const Average average : kAllAverages) {
-      ReducerOptions options = Views({0});
-      options.average = average;
-      options.predivide_factor = 2;
-      if (compressed) options.compress = DType::kF16;
-      RunWorkers(2, Vectors(3, 10), options, [&](Worker& worker) {
-        for (const bool fails : {false, true, false}) {
-          ReachableVector<float> elsewhere(10, 2.0F), target(10, 0.0F);
-          for (const size_t index : {0, 1, 2}) Fill(worker.View(index), 4.0F + index);
-          LOCKSTEP_EXPECT_OK(worker.Begin());
-          const TensorView given = VectorView(elsewhere.data(), DType::kF32, 10);
-          LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(0, given, nullptr));
-          LOCKSTEP_EXPECT_OK(
-              worker.reducer().MarkReady(1, worker.View(1), VectorView(target.data(), DType::kF32, 10), nullptr));
-          if (!fails || worker.rank() == 1) worker.MarkViews({2});
-          EXPECT_EQ(worker.End().ok(), !fails);
-          EXPECT_THAT(Floats(worker.View(0)), Each(4));
-          EXPECT_THAT(Floats(worker.View(1)), Each(5));
-          if (fails && worker.rank() == 0) {
-            EXPECT_THAT(Floats(worker.View(2)), Each(6));
-          }
-          if (fails) continue;
-          const float ranks = average == Average::kNone ? 2 : 1;
-          EXPECT_THAT(Floats(given), Each(2 * ranks));
-          EXPECT_THAT(Floats(VectorView(target.data(), DType::kF32, 10)), Each(5 * ranks));
-          EXPECT_THAT(Floats(worker.View(2)), Each(6 * ranks));
-        }
-      });
-    }
-  }
-}
-
 // The rank that does not use it writes its view until the end.
 TEST(BucketViews, OfUnusedParametersOfAStaticGraphMayBeWrittenUntilTheEnd) {
   ReducerOptions options = Views({0});
@@ -340,9 +192,11 @@ TEST(BucketViews, OfUnusedParametersOfAStaticGraphMayBeWrittenUntilTheEnd) {
 
 // On rank 0 a stream is still to write a view that rank 0 does not use, and rank 1 does: the average comes behind it.
 TEST(BucketViews, OfUnusedParametersAreTakenBehindTheStreamOfTheBackward) {
+  ReducerOptions options = Views({0});
+  options.find_unused = true;
   for (const bool said : {true, false}) {
     Gate over;
-    RunWorkers(2, Vectors(2, 10), FindUnused(), [&](Worker& worker) {
+    RunWorkers(2, Vectors(2, 10), options, [&](Worker& worker) {
       const ReachableVector<float> gradient(10, 6.0F);
       for (const size_t index : {0, 1}) Fill(worker.View(index), 6);
       if (worker.rank() == 1) {

@@ -32,26 +32,6 @@ bool Claim(GradientClaims& claims, size_t parameter, const TensorView& gradient,
   return claims.Claim(parameter, gradient, gradient, until, /*ordered=*/false).ok();
 }
 
-TEST(GradientClaims, OfTwoParametersDoNotOverlap) {
-  const struct {
-    int64_t offset, bytes;
-    bool overlaps;
-  } cases[] = {{100, 50, true}, {100, 1, true},  {149, 1, true},  {149, 9, true}, {90, 11, true},
-               {90, 90, true},  {90, 10, false}, {150, 9, false}, {0, 1, false},  {110, 0, false}};
-  for (const auto& c : cases) {
-    SCOPED_TRACE(absl::StrCat(c.offset, " + ", c.bytes));
-    for (const bool other_reducer : {false, true}) {
-      GradientClaims claims(Table()), others(Table());
-      EXPECT_TRUE(Claim(claims, 0, At(100, 50)));
-      EXPECT_EQ(Claim(other_reducer ? others : claims, 1, At(c.offset, c.bytes)), !c.overlaps);
-      // Its own it may have again, elsewhere too.
-      EXPECT_TRUE(Claim(claims, 0, At(100, 50)));
-      EXPECT_TRUE(Claim(claims, 0, At(1120, 50)));
-      EXPECT_TRUE(Claim(other_reducer ? others : claims, 1, At(c.offset, c.bytes)));
-    }
-  }
-}
-
 TEST(GradientClaims, OfEarlierRoundsMayBeAnothers) {
   GradientClaims claims(Table());
   EXPECT_TRUE(Claim(claims, 0, At(0, 10)));
@@ -76,18 +56,6 @@ TEST(GradientClaims, WithGapsMayLieBetweenEachOther) {
   EXPECT_TRUE(Claim(claims, 0, column(0)));
   EXPECT_TRUE(Claim(claims, 1, column(1)));
   EXPECT_FALSE(Claim(claims, 2, column(1)));
-}
-
-TEST(GradientClaims, NameBothParametersAndWhoseTheyAre) {
-  GradientClaims claims(Table()), others(Table());
-  EXPECT_TRUE(Claim(claims, 0, At(0, 10)));
-  EXPECT_THAT(
-      claims.Claim(3, At(9, 4), At(9, 4), Until::kRoundEnds, false),
-      InvalidArgument("parameter 3 'p3' (f32[1]) shares memory with parameter 0 'p0' (f32[1]) in this backward"));
-  EXPECT_THAT(others.Claim(3, At(9, 4), {}, Until::kRoundEnds, false),
-              InvalidArgument(
-                  "parameter 3 'p3' (f32[1]) shares memory with parameter 0 'p0' (f32[1]) of another reducer, whose "
-                  "backward has not ended"));
 }
 
 // Stands for the event at the end of a step that is under way. Only Query is called.
@@ -165,9 +133,7 @@ TEST(GradientClaims, AreFoundHoweverTheyMove) {
       for (auto& ranges : model[reducer]) ranges.assign(2, Model());
     }
     // Few places, so that many are where they were.
-    const auto any = [&] {
-      return At(static_cast<int64_t>(random() % 100) * 5, static_cast<int64_t>(random() % 3) * 5);
-    };
+    const auto any = [&] { return At(static_cast<int64_t>(random() % 100), static_cast<int64_t>(random() % 3)); };
     const TensorView gradient = any(), target = random() % 2 == 0 ? gradient : any();
     const bool one = Overlap(gradient, target);  // then both count as written
     bool free = true;

@@ -6,19 +6,13 @@
 #include <vector>
 
 #include "base/device/host_device.h"
-#include "base/status_matchers.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "reducer/plan/plan_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
 
 Parameter Tensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {}) {
-  Parameter tensor;
-  tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
-  tensor.strides = std::move(strides);
-  return tensor;
+  return MakeParameter("", dtype, std::move(shape), std::move(strides));
 }
 
 TEST(CutIntoSlices, CoversEveryElementOnceInAtMost64SlicesOfSimilarSize) {
@@ -102,9 +96,8 @@ TEST(ReplicaHash, LeavesOutWhatHasNoAddress) {
   b[2] = 0;
   EXPECT_NE(of({a, b}), both);
   EXPECT_EQ(of({a, nullptr}), alone);
-  EXPECT_THAT(hash->Next(1, std::vector<const void*>{a}, nullptr),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("1 addresses for 2 tensors")));
+  EXPECT_THAT(hash->Next(1, std::vector<const void*>{a}, nullptr), InvalidArgument("1 addresses for 2 tensors"));
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing
