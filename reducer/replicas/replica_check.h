@@ -5,7 +5,8 @@
 //   later         if the hashes differ, the first step that begins after step n is known to be over on every rank compares the replicas
 //                 (CompareReplicas). That step waits for it.
 //
-// After such a comparison the next cycle of slices begins: differences that persist are reported again a cycle later.
+// A comparison finds all differences, so those of the cycle that follows are not looked into. If some persist, they are reported in the cycle
+// after that.
 //
 // THREADS  Externally synchronised.
 
