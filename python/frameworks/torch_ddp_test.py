@@ -81,25 +81,26 @@ def done(value):
     return future
 
 
-def quiet(call, *arguments, **options):
-    """DDP warns of what these tests do on purpose."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        return call(*arguments, **options)
+def copies(model):
+    """A deep copy, and one from a pickle."""
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    return copy.deepcopy(model), torch.load(stream, weights_only=False)
 
 
 class Case(unittest.TestCase):
 
     def setUp(self):
         torch.manual_seed(7)
-        warnings.simplefilter('ignore')
+        warnings.simplefilter('ignore')  # DDP warns of what these tests do on purpose
 
     def pair(self, make=Convolutional, **options):
         """Two modules with the same parameters: ours, and torch's over Gloo."""
         torch.manual_seed(11)
         module = make()
         other = copy.deepcopy(module)
-        return DistributedDataParallel(module, **options), quiet(TorchDDP, other, process_group=GLOO, **options)
+        return DistributedDataParallel(module, **options), TorchDDP(other, process_group=GLOO, **options)
 
     def assert_same_after_steps(self, ours, theirs, inputs, lr):
         for model in (ours, theirs):
@@ -559,10 +560,7 @@ class Modules(Case):
     def test_copies_and_pickles(self):
         ours, theirs = self.pair(find_unused_parameters=True)
         train(ours, steps=3), train(theirs, steps=3)
-        stream = io.BytesIO()
-        torch.save(ours, stream)
-        stream.seek(0)
-        for copied in (copy.deepcopy(ours), torch.load(stream, weights_only=False)):
+        for copied in copies(ours):
             self.assertTrue(copied.find_unused_parameters)
             before = {name: value.clone() for name, value in ours.state_dict().items()}
             train(copied, steps=3)
@@ -575,25 +573,21 @@ class Modules(Case):
     def test_one_rank_evaluates_a_copy(self):
         ours = DistributedDataParallel(Convolutional())
         train(ours, steps=2)
-        if RANK == 0:
-            stream = io.BytesIO()
-            torch.save(ours, stream)
-            stream.seek(0)
-            for alone in (copy.deepcopy(ours), torch.load(stream, weights_only=False)):
-                x, y = inputs(9, RANK)
-                alone.eval()
-                with torch.no_grad():
-                    found = alone(x)
-                self.assertTrue(torch.equal(found, alone.module(x)))
-                # A backward pass through the copy alone, to its input.
-                pixels = x.clone().requires_grad_()
-                torch.autograd.grad(nn.functional.cross_entropy(alone(pixels), y), pixels)
-                alone.requires_grad_(False)
-                nn.functional.cross_entropy(alone.train()(pixels), y).backward()
-                alone._get_ddp_logging_data(), alone._set_ddp_runtime_logging_sample_rate(3)
-                alone.register_comm_hook(None, 'all_reduce')
-                alone.require_manual_backward_finalization = True
-                alone.abort('it averages nothing'), alone.close()
+        for alone in copies(ours) if RANK == 0 else ():
+            x, y = inputs(9, RANK)
+            alone.eval()
+            with torch.no_grad():
+                found = alone(x)
+            self.assertTrue(torch.equal(found, alone.module(x)))
+            # A backward pass through the copy alone, to its input.
+            pixels = x.clone().requires_grad_()
+            torch.autograd.grad(nn.functional.cross_entropy(alone(pixels), y), pixels)
+            alone.requires_grad_(False)
+            nn.functional.cross_entropy(alone.train()(pixels), y).backward()
+            alone._get_ddp_logging_data(), alone._set_ddp_runtime_logging_sample_rate(3)
+            alone.register_comm_hook(None, 'all_reduce')
+            alone.require_manual_backward_finalization = True
+            alone.abort('it averages nothing'), alone.close()
         train(ours, steps=2)
         self.assert_equal_on_ranks(ours)
 
@@ -653,7 +647,7 @@ class Modules(Case):
         ours = DistributedDataParallel(Convolutional(), gradient_as_bucket_view=True)
         train(ours, steps=2, set_to_none=False)
         addresses = [parameter.grad.data_ptr() for parameter in ours.parameters()]
-        train(ours, steps=2, set_to_none=True)
+        train(ours, steps=2)
         self.assertEqual(addresses, [view.data_ptr() for view in ours._averager._views])
         x, y = inputs(0, RANK)
         nn.functional.cross_entropy(ours(x), y).backward()
@@ -733,12 +727,12 @@ class Modules(Case):
         def power_sgd(ours):
             ours.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
 
-        rows, values = torch.tensor([0, RANK + 1]), torch.full((4, 3), 1.0 + RANK)
         def joined(ours):
             with ours.join():
                 for _ in range(1 + RANK):
                     ours(x).sum().backward()
 
+        rows, values = torch.tensor([0, RANK + 1]), torch.full((4, 3), 1.0 + RANK)
         for module, x, options, change in (
                 (nn.Linear(3, 2), values, {}, joined), (nn.Linear(3, 2), values, {'gradient_as_bucket_view': True}, joined),
                 (nn.Embedding(4, 3, sparse=True), rows, {}, joined), (Sparse(), rows, {'find_unused_parameters': True}, None),
