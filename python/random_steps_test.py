@@ -26,22 +26,23 @@ import lockstep
 from lockstep import options as structs
 from lockstep._native import ffi, lib
 from lockstep.errors import check, take_text
+from lockstep.reducer import _DTYPE_NAMES as DTYPE_NAMES
 
 OK, INVALID, WRONG_STATE = lib.LOCKSTEP_OK, lib.LOCKSTEP_INVALID_ARGUMENT, lib.LOCKSTEP_FAILED_PRECONDITION
 
 
 # ---- Numbers
 
-def small_floats(mantissa_bits, bias):
-    """The values of the 256 codes of an 8-bit float. (The codes of infinities and NaNs do not occur.)"""
-    code = numpy.arange(256)
-    exponent, mantissa = (code & 127) >> mantissa_bits, (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+def small_floats(bits, mantissa_bits, bias):
+    """The values of the codes of a float of so many bits. (The codes of infinities and NaNs do not occur.)"""
+    code = numpy.arange(1 << bits - 1)
+    exponent, mantissa = code >> mantissa_bits, (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
     value = numpy.where(exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias))
-    return numpy.where(code & 128, -value, value)
+    return numpy.concatenate([value, -value])
 
 
 class DType:
-    """How NumPy stores a dtype, and the relative error of one rounding to it."""
+    """How NumPy stores a dtype, and the relative error of one rounding to it. table: the values of its codes, if NumPy lacks the dtype."""
 
     def __init__(self, name, storage, error_bits, table=None):
         self.name, self.c, self.storage, self.error = name, getattr(lib, 'LOCKSTEP_' + name), numpy.dtype(storage), 2.0**-error_bits
@@ -51,25 +52,18 @@ class DType:
         return self.name
 
     def decode(self, stored):
-        if self.table is not None:
-            return self.table[stored]
-        if self.name == 'BF16':
-            return (numpy.atleast_1d(stored).astype('u4') << 16).view('f4').astype('f8').reshape(numpy.shape(stored))
-        return stored.astype('c16' if self.is_complex else 'f8')
+        return stored.astype('c16' if self.is_complex else 'f8') if self.table is None else self.table[stored]
 
     def encode(self, values):
-        if self.table is not None:
-            magnitudes = self.table[:128]
-            code = numpy.searchsorted((magnitudes[1:] + magnitudes[:-1]) / 2, numpy.abs(values))
-            return (code + numpy.where(values < 0, 128, 0)).astype('u1')
-        if self.name == 'BF16':
-            bits = numpy.asarray(values, 'f4').view('u4')
-            return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype('u2')
-        return numpy.asarray(values).astype(self.storage)
+        if self.table is None:
+            return numpy.asarray(values).astype(self.storage)
+        magnitudes = self.table[:len(self.table) // 2]
+        code = numpy.searchsorted((magnitudes[1:] + magnitudes[:-1]) / 2, numpy.abs(values))
+        return (code + numpy.where(numpy.less(values, 0), len(magnitudes), 0)).astype(self.storage)
 
 
-F8 = [DType('F8E4M3', 'u1', 4, small_floats(3, 7)), DType('F8E5M2', 'u1', 3, small_floats(2, 15))]
-REAL = [DType('F32', 'f4', 24), DType('F64', 'f8', 53), DType('F16', 'f2', 11), DType('BF16', 'u2', 8), *F8]
+F8 = [DType('F8E4M3', 'u1', 4, small_floats(8, 3, 7)), DType('F8E5M2', 'u1', 3, small_floats(8, 2, 15))]
+REAL = [DType('F32', 'f4', 24), DType('F64', 'f8', 53), DType('F16', 'f2', 11), DType('BF16', 'u2', 8, small_floats(16, 7, 127)), *F8]
 COMPLEX = [DType('COMPLEX64', 'c8', 24), DType('COMPLEX128', 'c16', 53)]
 BY_CODE, BY_NAME = {dtype.c: dtype for dtype in REAL + COMPLEX}, {dtype.name: dtype for dtype in REAL + COMPLEX}
 
@@ -124,8 +118,22 @@ class Arena:
         assert self.mprotect(self.address + begin, size, protection) == 0
 
 
-class Block:
-    """A tensor in its own pages of the arena. The library may write it between lend() and take_back()."""
+class Memory:
+    """A tensor: the `array` that the library may write between lend() and take_back(), and the elements that are `expected`."""
+
+    def write(self, values):
+        self.lend()
+        self.array[...] = self.dtype.encode(values)
+        self.take_back()
+        self.adopt()
+
+    def adopt(self):
+        """Expects the present elements from now on."""
+        self.expected[...] = self.array
+
+
+class Block(Memory):
+    """In its own pages of the arena."""
 
     def __init__(self, arena, dtype, shape, strides, lead=3):
         self.arena, self.dtype = arena, dtype
@@ -142,28 +150,17 @@ class Block:
     def take_back(self):
         self.arena.protect(self.begin, len(self.bytes), mmap.PROT_READ)
 
-    def write(self, values):
-        self.lend()
-        self.array[...] = self.dtype.encode(values)
-        self.take_back()
-        self.adopt()
-
-    def adopt(self):
-        """Expects the present elements from now on."""
-        self.expected[...] = self.array
-
     def is_as_expected(self):
         return numpy.array_equal(self.bytes, self.expected_bytes)
 
 
-class View:
-    """A gradient in its bucket, with the calls of a Block. Its memory is the library's, and moves with a new plan."""
+class View(Memory):
+    """A gradient in its bucket. This memory is always the library's, and moves with a new plan."""
 
     def __init__(self, reducer, index):
         self.reducer, self.index, self.tensor = reducer, index, ffi.new('lockstep_tensor*')
         self.find()
-        self.dtype = BY_CODE[self.tensor.dtype]
-        self.adopt()
+        self.dtype, self.expected = BY_CODE[self.tensor.dtype], self.array.copy()
 
     def find(self):
         check(lib.lockstep_reducer_gradient_view(self.reducer, self.index, self.tensor))
@@ -173,13 +170,6 @@ class View:
         pass
 
     take_back = lend
-
-    def write(self, values):
-        self.array[...] = self.dtype.encode(values)
-        self.adopt()
-
-    def adopt(self):
-        self.expected = self.array.copy()
 
     def is_as_expected(self):
         return self.array.tobytes() == self.expected.tobytes()
@@ -503,12 +493,8 @@ class Run:
         case, out = self.case, ffi.new('lockstep_reducer**')
         table = ffi.new('lockstep_parameter[]', len(case.parameters))
         for p, row in zip(case.parameters, table):
-            name, shape, strides = ffi.new('char[]', (p.name or '').encode()), ffi.new('int64_t[]', p.shape or 1), p.strides or ()
-            strides = ffi.new('int64_t[]', strides) if strides else ffi.NULL
-            self.kept.append((name, shape, strides))
-            row.struct_size, row.name, row.shape, row.strides = ffi.sizeof('lockstep_parameter'), name, shape, strides
-            row.dimensions, row.ignored, row.sparse = len(p.shape), p.ignored, p.sparse
-            row.dtype = lib.LOCKSTEP_BOOL if p.ignored else p.dtype.c  # an ignored parameter may have any
+            dtype = lib.LOCKSTEP_BOOL if p.ignored else p.dtype.c  # an ignored parameter may have any
+            lockstep.Parameter(p.name, p.shape, DTYPE_NAMES[dtype], p.strides or None, p.ignored, p.sparse)._describe(row, self.kept)
         for name in [f'hook_{case.hook}'] * case.calls_back + ['optimizer_step'] * case.optimizer:
             more[name] = ffi.callback('lockstep_' + name, getattr(self, name))
         self.kept.append(structs.fill('lockstep_reducer_options', {**case.options, **more}))
@@ -583,7 +569,7 @@ class Run:
     # A backward.
 
     def backward(self, backward, turn):
-        self.sync, self.turn, self.failed_here, self.optimized, self.results = backward, turn, False, set(), []
+        self.sync, self.turn, self.failed_here, self.optimized = backward, turn, False, set()
         marks = [action.mark for action in turn.actions if action.call == 'mark' and action.code == OK]
         for mark in marks:
             if mark.early:
@@ -701,7 +687,7 @@ class Run:
             if failed:
                 self.check_failure(p, self.place(p.index, turn.given.get(p.index)), average)
             else:
-                bits[p.index] = self.check_rows(p, average) if p.sparse else self.check_average(p, average)
+                bits[p.index] = self.check_average(p, average)
         used = set().union(*[other.given for other in backward.turns.values()])
         self.require(failed or not self.case.optimizer or self.optimized == used, f'the optimizer had {self.optimized}, not {used}')
         self.records.append((text, bits))
@@ -715,38 +701,39 @@ class Run:
 
     def check_average(self, p, average):
         """RETURNS  for comparison between ranks: the dtype and the bits"""
-        tensor, used, mark = ffi.new('lockstep_tensor*'), ffi.new('int32_t*'), self.turn.given.get(p.index)
-        check(lib.lockstep_reducer_averaged_gradient(self.reducer, p.index, tensor, used))
-        self.require(used[0] == (average is not None), f'averaged_gradient of {p}: used is {used[0]}')
-        if average is None:
-            self.require(tensor.data == ffi.NULL and tensor.dtype == 0, f'averaged_gradient of {p}: no zero tensor')
-            return None
-        found = self.check_tensor(p, mark, tensor, average)
-        if self.place(p.index, mark):
-            self.place(p.index, mark).adopt()
-        return tensor.dtype, zlib.crc32(found.tobytes())
+        used, dtype = ffi.new('int32_t*'), p.dtype.c
+        if p.sparse:
+            rows, values, count = ffi.new('int64_t**'), ffi.new('void**'), ffi.new('size_t*')
+            check(lib.lockstep_reducer_averaged_rows(self.reducer, p.index, rows, values, count, used))
+            found = self.check_rows(p, average or {}, rows[0], values[0], count[0])
+        else:
+            tensor = ffi.new('lockstep_tensor*')
+            check(lib.lockstep_reducer_averaged_gradient(self.reducer, p.index, tensor, used))
+            unused = tensor.data == ffi.NULL and tensor.dtype == 0
+            self.require(unused or average is not None, f'averaged_gradient of {p}: no zero tensor')
+            found, dtype = None if average is None else self.check_tensor(p, tensor, average), tensor.dtype
+        self.require(used[0] == (average is not None), f'the average of {p}: used is {used[0]}')
+        return None if average is None else (dtype, zlib.crc32(found.tobytes()))
 
-    def check_tensor(self, p, mark, tensor, average):
-        place, found, dtype = self.place(p.index, mark), at(tensor), BY_CODE[tensor.dtype]
+    def check_tensor(self, p, tensor, average):
+        mark, found, dtype = self.turn.given.get(p.index), at(tensor), BY_CODE[tensor.dtype]
+        place = self.place(p.index, mark)
         self.require(list(found.shape) == p.shape and (not found.size or dtype == (place or p).dtype), f'{p}: {dtype} {found.shape}')
         self.require(not place or not found.size or tensor.data == place.tensor.data, f'the average of {p}, {mark}, is elsewhere')
         if not self.case.is_average(p, dtype, found, average):
             self.require(False, f'{p}, {mark}:\n{dtype.decode(found)}, not\n{average[0]}')
+        if place:
+            place.take_back()  # the program's again
+            place.adopt()
         return found
 
-    def check_rows(self, p, average):
-        rows, values, count, used = ffi.new('int64_t**'), ffi.new('void**'), ffi.new('size_t*'), ffi.new('int32_t*')
-        check(lib.lockstep_reducer_averaged_rows(self.reducer, p.index, rows, values, count, used))
-        self.require(used[0] == (average is not None), f'averaged_rows of {p}: used is {used[0]}')
-        return self.compare_rows(p, average or {}, rows[0], values[0], count[0])
-
-    def compare_rows(self, p, average, rows, values, count):
+    def check_rows(self, p, average, rows, values, count):
         self.require([rows[i] for i in range(count)] == sorted(average), f'rows of {p}: not {sorted(average)}')
         found = at(describe(values, p.dtype.c, [count] + p.shape[1:]))
         for values, row in zip(found, sorted(average)):
             if not self.case.is_average(p, p.dtype, values, average[row]):
                 self.require(False, f'row {row} of {p}: {values}, not {average[row][0]}')
-        return p.dtype.c, zlib.crc32(found.tobytes())
+        return found
 
     def join(self):
         """The model is that of the last rank to join."""
@@ -812,14 +799,12 @@ class Run:
             return error or ffi.NULL
         for i in range(bucket.parameter_count):
             p = self.case.parameters[bucket.parameters[i]]
-            average, mark = self.case.average(self.sync, p, self.rank), self.turn.given.get(p.index)
+            average = self.case.average(self.sync, p, self.rank)
             self.optimized.add(p.index)
             if p.sparse:
-                self.compare_rows(p, average, bucket.rows, bucket.row_values, bucket.row_count)
+                self.check_rows(p, average, bucket.rows, bucket.row_values, bucket.row_count)
             else:
-                self.check_tensor(p, mark, bucket.gradients + i, average)
-                if self.place(p.index, mark):
-                    self.place(p.index, mark).take_back()
+                self.check_tensor(p, bucket.gradients + i, average)
         return ffi.NULL
 
 

@@ -52,6 +52,10 @@ def dies():
     error = expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 1', 'died')
     assert error.failed_rank == 1, error.failed_rank
     expect(lambda: dist.all_reduce(torch.zeros(4)), 'rank 1', 'died')
+    for call in (lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(),
+                 lambda: dist.all_reduce(torch.ones(2), async_op=True).get_future().wait(),
+                 lambda: dist.recv(torch.ones(2), 1)):
+        assert expect(call, 'rank 1').failed_rank == 1
 
 
 def dies_in_a_subgroup():
@@ -93,11 +97,12 @@ def raises():
 def is_interrupted():
     import torch
     dist, rank = begin()
+    tensors = [torch.ones(1 << 20) for _ in range(2)]
     if rank == 0:
-        for asynchronous in (False, True):
+        for tensor, asynchronous in zip(tensors, (False, True)):
             threading.Timer(.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
-                work = dist.all_reduce(torch.ones(1 << 20), async_op=asynchronous)
+                work = dist.all_reduce(tensor, async_op=asynchronous)
                 work.wait()
             except KeyboardInterrupt as error:
                 # An interrupt that arrives after the wait's own deadline has that error as its context.
@@ -108,11 +113,11 @@ def is_interrupted():
         dist.send(torch.zeros(1), 1)
     else:
         dist.recv(torch.zeros(1), 0)
-        for _ in range(2):
-            tensor = torch.ones(1 << 20)
+        for tensor in tensors:
             dist.all_reduce(tensor)
-            assert tensor.sum() == 2 * tensor.numel()
     dist.barrier()
+    for tensor in tensors:
+        assert tensor.sum() == 2 * tensor.numel()
 
 
 def leaves_without_destroy():

@@ -1,30 +1,35 @@
 """Random modules, wrappers, hooks and passes with lockstep.torch.DistributedDataParallel, beside plain copies of the module.
 
 Every process has a plain copy for each rank, computes all ranks' gradients with them, and averages them itself. So what is compared is
-right also where torch's wrapper is not. LOCKSTEP_TEST_SEEDS=FIRST-LAST: other seeds. A failure names its seed and the case.
+right also where torch's wrapper is not. All ranks have the same bits. At the end of a case a bit of a parameter is flipped on one rank,
+which has to be found. LOCKSTEP_TEST_SEEDS=FIRST-LAST: other seeds. A failure names its seed and the case.
 """
 
+import concurrent.futures
 import contextlib
 import copy
+import functools
 import os
 import random
+import types
 import unittest
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
 
+import lockstep
 import ranks
 from lockstep.torch import DistributedDataParallel
 
 FIRST, LAST = map(int, os.environ.get('LOCKSTEP_TEST_SEEDS', '0-299').split('-'))
 WIDTH = 6
-RATE = 0.05  # of optimizers
+RATE = 0.01  # of optimizers
+THREAD = concurrent.futures.ThreadPoolExecutor(1)
 
 
 class NoGradient(torch.autograd.Function):
@@ -39,42 +44,76 @@ class NoGradient(torch.autograd.Function):
         return gradient * 2, None
 
 
-class Block(nn.Module):
-    """One of many kinds of layers with parameters."""
+class Detaches(torch.autograd.Function):
+    """Both gradients are in one piece of memory, of which only one tensor says so."""
 
-    KINDS = ('linear', 'tied', 'strided', 'scalar', 'empty', 'wide', 'no_gradient', 'checkpointed', 'reentrant')
+    @staticmethod
+    def forward(ctx, one, other):
+        return one + other
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.view_as(gradient), gradient.detach()
+
+
+# Kinds of blocks with further parameters: their shapes, and what the block computes of them.
+MORE = {
+    'scalar': ([()], lambda x, scale: x * scale),
+    'empty': ([(0, 2)], lambda x, empty: x + empty.sum()),
+    'no_gradient': ([(3,)], NoGradient.apply),
+}
+# Here the engine makes gradients of memory that it also reads later, or of which it makes other gradients.
+SHARED_MEMORY = {
+    'added': ([(WIDTH,)] * 2, lambda x, a, b: x + a[None] + b[None]),
+    'reshaped': ([(WIDTH,)] * 2, lambda x, a, b: x + (a.view(WIDTH, 1) + b.view(WIDTH, 1)).view(1, WIDTH)),
+    'joined': ([(WIDTH,), (2,), (WIDTH - 2,)], lambda x, a, b, c: x + (a + torch.cat([b, c]))[None] + a.view(1, WIDTH)),
+    'stacked': ([(WIDTH,)] * 2, lambda x, a, b: x + sum(torch.stack([a, b]).unbind(0))),
+    'detached': ([(WIDTH,)] * 2, lambda x, a, b: x + Detaches.apply(a, b)),
+}
+MORE.update(SHARED_MEMORY)
+DTYPES = {'double': torch.float64, 'bfloat16': torch.bfloat16}
+KINDS = ['linear', 'tied', 'strided', 'normalized', 'wide', 'checkpointed', *['reentrant'] * 3, *MORE, *DTYPES]
+
+
+def layer(kind):
+    if kind == 'wide':
+        return nn.Sequential(nn.Linear(WIDTH, 300), nn.Tanh(), nn.Linear(300, WIDTH))
+    made = nn.Linear(WIDTH, WIDTH).to(DTYPES.get(kind))
+    if kind == 'strided':
+        made.weight = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
+    if kind == 'normalized':
+        nn.utils.parametrizations.weight_norm(made)
+    return made
+
+
+class Block(nn.Module):
 
     def __init__(self, kind, unused_by):
         super().__init__()
         self.kind, self.unused_by = kind, unused_by
-        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.inner = layer(kind)
         if kind == 'tied':
             self.other = nn.Linear(WIDTH, WIDTH)
             self.other.weight = self.inner.weight
-        if kind == 'strided':
-            self.inner.weight = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
-        if kind == 'wide':
-            self.inner = nn.Sequential(nn.Linear(WIDTH, 300), nn.Tanh(), nn.Linear(300, WIDTH))
-        shape = {'scalar': (), 'empty': (0, 2), 'no_gradient': (3,)}.get(kind)
-        self.more = None if shape is None else nn.Parameter(torch.ones(shape))
+        shapes, _ = MORE.get(kind, ([], None))
+        self.more = nn.ParameterList(map(torch.ones, shapes))
 
-    def forward(self, x, rank):
-        if rank in self.unused_by:
+    def forward(self, x, place):
+        if place in self.unused_by:
             return x
-        if self.kind in ('checkpointed', 'reentrant'):
-            reentrant = self.kind == 'reentrant'
-            y = checkpoint(self.inner, x.requires_grad_() if reentrant else x, use_reentrant=reentrant)
+        dtype, x = x.dtype, x.to(next(self.inner.parameters()).dtype)
+        if self.kind == 'checkpointed':
+            y = checkpoint(self.inner, x, use_reentrant=False)
+        elif self.kind == 'reentrant':
+            y = checkpoint(self.inner, x.requires_grad_(), use_reentrant=True)
         else:
             y = self.inner(x)
         if self.kind == 'tied':
             y = self.other(torch.tanh(y))
-        if self.kind == 'scalar':
-            y = y * self.more
-        if self.kind == 'empty':
-            y = y + self.more.sum()
-        if self.kind == 'no_gradient':
-            y = NoGradient.apply(y, self.more)
-        return torch.tanh(y)
+        if self.kind in MORE:
+            _, compute = MORE[self.kind]
+            y = compute(y, *self.more)
+        return torch.tanh(y.to(dtype))
 
 
 class Net(nn.Module):
@@ -83,9 +122,9 @@ class Net(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
-    def forward(self, x, rank):
+    def forward(self, x, place):
         for block in self.blocks:
-            x = block(x, rank)
+            x = block(x, place)
         return x
 
 
@@ -101,6 +140,16 @@ def replace(parameter):
 
 def drop(parameter):
     parameter.grad = None
+
+
+def own(parameter):
+    """The engine may give two gradients the same memory, and later add to both."""
+    if parameter.grad is not None:
+        parameter.grad.data = parameter.grad.clone()
+
+
+def stop(gradient):
+    raise ZeroDivisionError('on purpose')
 
 
 def all_reduce(_, bucket):
@@ -122,98 +171,162 @@ COMM_HOOKS = {'all_reduce': all_reduce, 'gather_and_reduce': gather_and_reduce, 
               'fp16_wrapper': default_hooks.fp16_compress_wrapper(all_reduce)}
 
 
+def set_gradients(parameters, how):
+    """What the parameters have in .grad when a backward pass begins."""
+    for dtype in {parameter.dtype for parameter in parameters} if how == 'flat' else ():
+        # Zeros that are parts of one buffer.
+        those = [parameter for parameter in parameters if parameter.dtype is dtype and parameter.numel()]
+        sizes = [parameter.numel() for parameter in those]
+        for parameter, part in zip(those, torch.zeros(sum(sizes), dtype=dtype).split(sizes)):
+            parameter.grad = part.view_as(parameter)
+    for parameter in parameters:
+        if how == 'ones':
+            parameter.grad = torch.ones_like(parameter)
+        elif how == 'none':
+            parameter.grad = None
+        elif how == 'zero' and parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+# Options of the wrapper: how often, and their values.
+OPTIONS = {
+    'find_unused_parameters': (0.4, [True]), 'static_graph': (0.2, [True]), 'gradient_as_bucket_view': (0.3, [True]),
+    'bucket_cap_mb': (0.5, [1e-5, 1e-4, 1e-3]), 'buckets_in_memory_max': (0.1, [1]), 'gradient_memory': (0.15, ['copied', 'in_place']),
+    'no_replan': (0.1, [True]), 'averaging': (0.1, ['after']), 'compression': (0.05, ['bfloat16']),
+}
+
+
 class Plan:
     """The case of a seed, which is the same on all ranks."""
 
     def __init__(self, seed):
+        self.seed = seed
         draw = self.draw = random.Random(seed)
-        self.options = {}
-        if draw.random() < 0.4:
-            self.options['find_unused_parameters'] = True
-        if draw.random() < 0.3:
-            self.options['gradient_as_bucket_view'] = True
-        if draw.random() < 0.5:
-            self.options['bucket_cap_mb'] = draw.choice([1e-5, 1e-4, 1e-3])
-        self.shape = draw.choice(['one', 'one', 'two', 'nested'])
-        self.static = draw.random() < 0.2
-        if self.static:
-            self.options['static_graph'] = True
+        self.options = {name: draw.choice(values) for name, (probability, values) in OPTIONS.items() if draw.random() < probability}
+        self.static = 'static_graph' in self.options
+        self.shape = draw.choice(['one', 'one', 'two', 'nested', 'apart'])
         self.comm_hook = draw.choice([*COMM_HOOKS]) if draw.random() < 0.3 else None
         # One of these at most: they exclude each other.
-        self.way = draw.choice(['plain'] * 6 + ['mixed', 'mixed', 'join', 'join', 'optimizer', 'delay'])
+        self.way = draw.choice(['plain'] * 6 + ['mixed', 'mixed', 'join', 'join', 'delay', 'optimizer', 'optimizer_step'])
+        self.steps_in_backward = self.way in ('optimizer', 'optimizer_step')
         self.compiled = draw.choice(['wrapper', 'module']) if seed % 60 == 59 else None
         self.initial = draw.random() < 0.5  # join divides by the initial world size
-        kinds = [kind for kind in Block.KINDS if not (kind == 'no_gradient' and self.static)]
-        self.kinds = [draw.choice(kinds) for _ in range(draw.randint(1, 4))]
+        self.reduce_dtype = draw.choice([torch.float32, None])  # of mixed precision
+        self.batch = draw.choice([1, 3])
+        self.kinds = [draw.choice(KINDS) for _ in range(draw.randint(1, 4))]
         self.passes = [self._pass(draw) for _ in range(draw.randint(2, 5))]
         self.hooks = [(draw.choice([clamp, replace, drop]), draw.random() < 0.5, draw.random())
                       for _ in range(draw.choice([0, 0, 1, 2]))]
         self._reconcile()
         self.may_skip = self.static or 'find_unused_parameters' in self.options
-        self.unused_by = [{rank for rank in range(WORLD) if self.may_skip and draw.random() < 0.3} for _ in self.kinds]
+        self.unused_by = [{place for place in range(WORLD) if self.may_skip and draw.random() < 0.3} for _ in self.kinds]
         self.unused_by[-1] = set()  # a pass reaches something
+        rounds = self.comm_hook is not None and '16' in self.comm_hook or 'compression' in self.options
+        # Between two passes behind reentrant checkpoints the plain copy keeps the lower precision.
+        self.rounds = rounds or self.way == 'mixed' and (self.reduce_dtype is None or 'reentrant' in self.kinds)
+
+    @staticmethod
+    def _pass(draw):
+        """again: two backward passes through one graph. apart: a backward pass for each forward pass. late: gradients are set after the
+        forward pass. stopped_by: before, an exception has stopped a pass on that rank, or on all (WORLD). steps: an optimizer follows."""
+        return types.SimpleNamespace(
+            no_sync=draw.random() < 0.3, forwards=draw.choice([1, 1, 1, 2]), again=draw.random() < 0.15, apart=draw.random() < 0.5,
+            amp=draw.random() < 0.15, gradients=draw.choice(['none', 'none', 'zero', 'keep', 'ones', 'flat']), late=draw.random() < 0.3,
+            stopped_by=draw.randrange(WORLD + 1) if draw.random() < 0.15 else None, unfinished=draw.random() < 0.1,
+            evaluated=draw.random() < 0.1, reversed=draw.random() < 0.3, threaded=draw.random() < 0.1, steps=draw.random() < 0.5)
 
     def _reconcile(self):
         """Takes out what the wrapper, as torch's, is not for."""
+        if 'gradient_as_bucket_view' in self.options:
+            self.options.pop('buckets_in_memory_max', None)
+            self.options.pop('gradient_memory', None)
+        if self.comm_hook:
+            self.options.pop('compression', None), self.options.pop('averaging', None)
         if self.compiled:
             self._not_static()
-            self.way, self.comm_hook = 'plain', None
+            self.way, self.comm_hook, self.steps_in_backward = 'plain', None, False
             self.options.pop('bucket_cap_mb', None)  # dynamo refuses small first buckets
-        if self.way in ('join', 'optimizer', 'delay'):
+        if self.steps_in_backward or self.way in ('join', 'delay'):
             self.shape = 'one'
         if self.way == 'delay':
             self.options.pop('find_unused_parameters', None)
             self._not_static()
             self.kinds, self.hooks = ['linear', *self.kinds], []
-        if self.way == 'optimizer':
+        if self.steps_in_backward:
             self.comm_hook = None
         if self.way == 'mixed':
-            self.options['mixed_precision'] = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            self.options['mixed_precision'] = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=self.reduce_dtype)
             self.hooks = [hook for hook in self.hooks if hook[0] is clamp]
         if self.static:
+            self._instead_of('no_gradient', 'linear')
             self.hooks = [hook for hook in self.hooks if hook[0] is not drop]
-            self.passes[0]['no_sync'] = False
-            for step in self.passes:  # what is left of an unused parameter is refused
-                step['zero'] = 'none' if step['zero'] == 'keep' else step['zero']
+            self.passes[0].no_sync = False
+        if SHARED_MEMORY.keys() & {*self.kinds}:
+            # In place, also without a wrapper, these change other gradients.
+            self.hooks = [hook for hook in self.hooks if hook[0] is not clamp]
         for step in self.passes:
-            if self.static or self.compiled or self.way in ('join', 'optimizer'):
-                step['again'] = False
-            if self.static or self.way == 'join':
-                step['forwards'] = 1
-            if self.way in ('mixed', 'delay'):
-                step['amp'] = False
+            self._reconcile_pass(step)
         # The engine accumulates behind a reentrant checkpoint more than once if it is passed more than once.
-        once = self.static or (self.shape != 'two' and all(step['forwards'] == 1 for step in self.passes))
+        once = self.static or (self.shape != 'two' and all(step.forwards == 1 for step in self.passes))
         if not once or self.compiled or ('find_unused_parameters' in self.options and not self.static):
-            self.kinds = ['checkpointed' if kind == 'reentrant' else kind for kind in self.kinds]
+            self._instead_of('reentrant', 'checkpointed')
+
+    def _reconcile_pass(self, step):
+        if self.static and step.gradients != 'zero':
+            step.gradients = 'none'  # what is left of an unused parameter is refused
+        if self.static or self.compiled or self.way == 'join' or self.steps_in_backward:
+            step.again = step.apart = False
+        if self.static or self.way == 'join':
+            step.forwards, step.reversed = 1, False
+        if self.way in ('mixed', 'delay'):
+            step.amp = False
+        if self.way == 'mixed':
+            step.late = False  # the parameters have another dtype then
+            # An evaluation gives them full precision. Reentrant checkpoints find that in the backward pass.
+            step.evaluated &= 'reentrant' not in self.kinds
+        if self.way == 'join':  # a rank without inputs makes a backward pass for each forward pass of the others
+            step.unfinished = step.evaluated = False
+        if step.no_sync or self.static or self.compiled or self.way in ('join', 'delay') or self.steps_in_backward:
+            step.stopped_by = None
+        if step.stopped_by is not None:
+            step.gradients = 'none'
+        if SHARED_MEMORY.keys() & {*self.kinds} and 'gradient_as_bucket_view' in self.options:
+            step.no_sync = False  # without a copy in the view they share memory, also without a wrapper
+        if self.shape in ('two', 'nested') and {'find_unused_parameters', 'gradient_as_bucket_view'} <= self.options.keys():
+            # Not right yet: what is left of a parameter that this rank does not use is in the bucket of one wrapper, which averages it
+            # while another wrapper reads it.
+            step.gradients, step.again, step.apart = 'none', False, False
+        step.steps &= not step.no_sync and not self.steps_in_backward
 
     def _not_static(self):
         self.static = False
         self.options.pop('static_graph', None)
 
-    @staticmethod
-    def _pass(draw):
-        return {'no_sync': draw.random() < 0.3, 'forwards': draw.choice([1, 1, 1, 2]), 'again': draw.random() < 0.15,
-                'amp': draw.random() < 0.15, 'zero': draw.choice(['none', 'zero', 'keep'])}
+    def _instead_of(self, kind, other):
+        self.kinds = [other if each == kind else each for each in self.kinds]
 
     def inputs(self, rank):
         """How many passes a rank makes: with join, ranks differ."""
         return max(1, len(self.passes) - (rank if self.way == 'join' else 0))
 
+    def place(self, rank, number):
+        """Which blocks a rank uses in a pass. If the graph is not static, ranks take turns."""
+        return rank if self.static else (rank + number) % WORLD
+
     def __str__(self):
         hooks = [(hook.__name__, 'before' if before else 'after', round(which, 2)) for hook, before, which in self.hooks]
         return (f'{self.shape} {self.way} {self.kinds} unused by {self.unused_by} {self.options} {self.comm_hook} '
-                f'compiled: {self.compiled} initial: {self.initial} {hooks} {self.passes}')
+                f'compiled: {self.compiled} initial: {self.initial} batch: {self.batch} {hooks} {self.passes}')
 
     def net(self):
         return Net([Block(kind, unused) for kind, unused in zip(self.kinds, self.unused_by)])
 
     def parts(self):
         """The modules to wrap, without wrappers. Two tasks have the first one's blocks in common."""
+        if self.shape == 'apart':
+            return [self.net() for _ in range(3)]
         first = self.net()
-        if self.shape == 'one' or self.shape == 'nested':
-            return [first]
-        return [first, Net([*first.blocks, Block('linear', set())])]
+        return [first, Net([*first.blocks, Block('linear', set())])] if self.shape == 'two' else [first]
 
     def hook(self, parameters, before):
         for hook, when, which in self.hooks:
@@ -225,115 +338,205 @@ def unique(parts):
     return list(dict.fromkeys(parameter for part in parts for parameter in part.parameters()))
 
 
+def wrappers_in(model):
+    return [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
+
+
+def take_step(parameters):
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter -= RATE * parameter.grad
+
+
+def bits(tensor):
+    return None if tensor is None else tensor.detach().double().numpy().tobytes()
+
+
 class Random(unittest.TestCase):
 
     def test_gradients_are_those_of_the_plain_copies(self):
         for seed in range(FIRST, LAST + 1):
-            plan = Plan(seed)
+            self.plan, self.bits = Plan(seed), []
             try:
-                self.run_plan(seed, plan)
+                self.run_plan(self.plan)
             except Exception as error:
-                raise AssertionError(f'seed {seed}: {plan}') from error
+                raise AssertionError(f'seed {seed}: {self.plan}') from error
 
     def wrap(self, plan, part):
-        options = dict(plan.options)
+        drifts = []
+        options = dict(plan.options, on_drift=drifts.append)
         if plan.way == 'delay':
             last = part.blocks[-1]
             options.update(delay_all_reduce_named_params=[*last.named_parameters()], param_to_hook_all_reduce=part.blocks[0].inner.weight)
         if plan.way == 'optimizer':
             _apply_optimizer_in_backward(torch.optim.SGD, part.parameters(), {'lr': RATE})
+        if plan.way == 'optimizer_step':
+            options['optimizer_step'] = take_step
         if plan.compiled == 'module':
             part.compile(backend='aot_eager')
         model = DistributedDataParallel(part, **options)
+        model.drifts = drifts
         if plan.comm_hook:
             model.register_comm_hook(None, COMM_HOOKS[plan.comm_hook])
         if plan.compiled == 'wrapper':
             model.compile(backend='aot_eager')
         return model
 
-    def run_plan(self, seed, plan):
-        torch.manual_seed(seed)
+    def run_plan(self, plan):
+        torch.manual_seed(plan.seed)
         parts = plan.parts()
-        copies = [copy.deepcopy(nn.ModuleList(parts)) for _ in range(WORLD)]
-        ours = unique(parts)
-        plan.hook(ours, before=True)
+        self.copies = [copy.deepcopy(nn.ModuleList(parts)) for _ in range(WORLD)]
+        self.plain = [unique(copied) for copied in self.copies]
+        for parameters in self.plain:
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(own)
+            plan.hook(parameters, before=True), plan.hook(parameters, before=False)
+        self.ours, self.blocks = unique(parts), [[*part.blocks] for part in parts]
+        plan.hook(self.ours, before=True)
         if plan.shape == 'nested':
             parts[0].blocks[-1] = self.wrap(plan, parts[0].blocks[-1])
-        models = [self.wrap(plan, part) for part in parts]
-        plan.hook(ours, before=False)
-        for each in copies:
-            plan.hook(unique(each), before=True), plan.hook(unique(each), before=False)
-        join = Join(models, divide_by_initial_world_size=plan.initial) if plan.way == 'join' else contextlib.nullcontext()
-        with join:
+        self.models = [self.wrap(plan, part) for part in parts]
+        plan.hook(self.ours, before=False)
+        joining = plan.way == 'join'
+        with self.models[0].join(divide_by_initial_world_size=plan.initial) if joining else contextlib.nullcontext():
             for number, step in enumerate(plan.passes[:plan.inputs(RANK)]):
-                self.run_pass(seed, plan, number, step, models, ours, copies)
-        for model in models:
-            model.close()
-        if plan.shape == 'nested':
-            parts[0].blocks[-1].close()
+                self.run_pass(plan, number, step)
+        self.compare_ranks()
+        if not plan.compiled:
+            self.find_flipped_bit(plan.draw)
+        for model in self.models:
+            for wrapper in wrappers_in(model):
+                wrapper.close()
         if plan.compiled:
             torch._dynamo.reset()
 
-    def run_pass(self, seed, plan, number, step, models, ours, copies):
-        live = [rank for rank in range(WORLD) if plan.inputs(rank) > number]
-        for parameters in (ours, *map(unique, copies)):
-            for parameter in parameters:
-                if step['zero'] == 'none' or parameter.grad is None:
-                    parameter.grad = None
-                elif step['zero'] == 'zero':
-                    parameter.grad.zero_()
-        for repeat in range(2 if step['again'] else 1):
-            if repeat == 0:
-                loss = self.loss(models, seed, number, step, RANK)
-            loss.backward(retain_graph=step['again'] and repeat == 0)
-            for rank in live:
-                with lowered(unique(copies[rank]), plan.way == 'mixed'):
-                    self.loss(copies[rank], seed, number, step, rank).backward()
-            if not step['no_sync']:
-                self.average(plan, [unique(copies[rank]) for rank in live])
-            self.compare(plan, ours, unique(copies[RANK]), f'pass {number}.{repeat}')
+    def run_pass(self, plan, number, step):
+        if step.stopped_by is not None:
+            self.run_stopped_pass(plan, number, step)
+        for parameters in self.plain:
+            set_gradients(parameters, step.gradients)
+        if not step.late:
+            set_gradients(self.ours, step.gradients)
+        if step.unfinished:
+            self.losses(self.models, number, step, RANK)
+        losses = self.losses(self.models, number, step, RANK)
+        if step.evaluated:
+            with torch.no_grad():
+                self.losses(self.models, number, step, RANK)
+        if step.late:
+            set_gradients(self.ours, step.gradients)
+        for backward in range(len(losses) * (2 if step.again else 1)):
+            which = backward % len(losses)
+            run = functools.partial(losses[which].backward, retain_graph=step.again and backward == which)
+            THREAD.submit(run).result() if step.threaded else run()
+            live = [rank for rank in range(WORLD) if plan.inputs(rank) > number]
+            present = range(WORLD) if plan.static else live  # in a static graph a rank without inputs has zeros for what it used
+            for rank in present:
+                with lowered(self.plain[rank], plan.way == 'mixed'):
+                    loss = self.losses(self.copies[rank], number, step, rank)[which]
+                    (loss * (rank in live)).backward()
+            if not step.no_sync:
+                self.average(plan, [self.plain[rank] for rank in present], WORLD if plan.initial else len(live))
+                self.bits.append([(bits(parameter), bits(parameter.grad)) for parameter in self.ours])
+            self.compare(plan, f'pass {number}.{backward}')
+        if step.steps:
+            take_step(self.ours)
+        for parameters in self.plain:
+            for parameter, other in zip(parameters, self.ours):
+                parameter.data.copy_(other)  # so that differences by rounding do not add up
+
+    def run_stopped_pass(self, plan, number, step):
+        """Where a hook of the user's raises, all wrappers' passes have begun. Ranks without that hook get an error."""
+        place = plan.place(step.stopped_by % WORLD, number)
+        used = [block for block in self.blocks[-1 if step.reversed else 0] if place not in block.unused_by or step.stopped_by == WORLD]
+        parameter = next(used[-1 if step.stopped_by == WORLD else number % len(used)].inner.parameters())
+        handle = parameter.register_hook(stop) if step.stopped_by in (RANK, WORLD) else None
+        expected = (ZeroDivisionError, 'on purpose') if handle else (lockstep.FailedPrecondition, f'rank {step.stopped_by}')
+        with self.assertRaisesRegex(*expected):
+            sum(self.losses(self.models, number, step, RANK)).backward()
+        if handle:
+            handle.remove()
+
+    def losses(self, models, number, step, rank):
+        """One for each backward pass."""
+        found = []
+        for forward in range(step.forwards):
+            generator = torch.Generator().manual_seed(1000 * self.plan.seed + 100 * number + 10 * forward + rank)
+            x = torch.randn(self.plan.batch, WIDTH, generator=generator)
+            for model in reversed(models) if step.reversed else models:
+                wrappers = wrappers_in(model)
+                if not wrappers and self.plan.way == 'mixed':  # a wrapper does so itself
+                    x = x.to(torch.bfloat16)
+                for wrapper in wrappers:
+                    wrapper.require_backward_grad_sync = not step.no_sync
+                with torch.autocast('cpu', torch.bfloat16, enabled=step.amp):
+                    found.append(model(x, self.plan.place(rank, number)).float().square().sum())
+                for wrapper in wrappers:
+                    wrapper.require_backward_grad_sync = True
+        size = len(models) if step.apart else len(found)
+        return [sum(found[begin:begin + size]) for begin in range(0, len(found), size)]
 
     @staticmethod
-    def loss(models, seed, number, step, rank):
-        total = 0
-        for forward in range(step['forwards']):
-            x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1000 * seed + 100 * number + 10 * forward + rank))
-            for model in models:
-                parameter = next(model.parameters())
-                inner = [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
-                for part in inner if step['no_sync'] else ():
-                    part.require_backward_grad_sync = False
-                with torch.autocast('cpu', torch.bfloat16, enabled=step['amp']):
-                    # A wrapper casts its inputs itself.
-                    total = total + model(x if inner else x.to(parameter.dtype), rank).float().square().sum()
-                for part in inner:
-                    part.require_backward_grad_sync = True
-        return total
-
-    @staticmethod
-    def average(plan, copies):
+    def average(plan, copies, ranks):
         for same in zip(*copies):
             if not all(parameter.grad is None for parameter in same) or not plan.may_skip:
                 zeros = torch.zeros_like(same[0])
-                by = WORLD if plan.initial or plan.way != 'join' else len(same)
-                average = sum(zeros if parameter.grad is None else parameter.grad for parameter in same) / by
+                average = sum(zeros if parameter.grad is None else parameter.grad for parameter in same) / ranks
                 for parameter in same:
                     parameter.grad = average.clone()
+            if plan.steps_in_backward:
+                take_step(same)
             if plan.way == 'optimizer':
                 for parameter in same:
-                    if parameter.grad is not None:
-                        parameter.data -= RATE * parameter.grad
                     parameter.grad = None
 
-    def compare(self, plan, ours, plain, where):
-        # Between two passes behind reentrant checkpoints the plain copy keeps the lower precision.
-        rounded = plan.comm_hook and '16' in plan.comm_hook or plan.way == 'mixed' and 'reentrant' in plan.kinds
-        rtol, atol = (0.02, 0.02) if rounded else (1e-4, 1e-5)
-        for index, (parameter, other) in enumerate(zip(ours, plain)):
+    def compare(self, plan, where):
+        for index, (parameter, other) in enumerate(zip(self.ours, self.plain[RANK])):
+            rtol, atol = (0.02, 0.02) if plan.rounds or parameter.dtype is torch.bfloat16 else (1e-4, 1e-5)
             self.assertEqual(parameter.grad is None, other.grad is None, f'{where}, parameter {index}')
             for one, two in ((parameter.grad, other.grad), (parameter, other)):
                 if two is not None:
                     torch.testing.assert_close(one, two, rtol=rtol, atol=atol, msg=lambda text: f'{where}, parameter {index}: {text}')
+
+    def compare_ranks(self):
+        """Rank 0 makes the most passes."""
+        found = [None] * WORLD
+        dist.all_gather_object(found, (self.bits, [bits(parameter) for parameter in self.ours]))
+        for rank, (steps, parameters) in enumerate(found):
+            self.assertEqual(steps, found[0][0][:len(steps)], f'rank {rank}')
+            self.assertEqual(parameters, found[0][1], f'rank {rank}')
+
+    def find_flipped_bit(self, draw):
+        """Replicas are compared while they train. There is no false alarm, and a flipped bit is found where it is."""
+        parameter, rank = draw.choice([parameter for parameter in self.ours if parameter.numel()]), draw.randrange(WORLD)
+        size = parameter.dtype.itemsize
+        # Not of the exponent, and none that an optimizer's rounding loses.
+        element, bit = draw.randrange(parameter.numel()), draw.choice([5, 6, 8 * size - 1])
+        wrappers = [wrapper for model in self.models for wrapper in wrappers_in(model)]
+        for wrapper in wrappers:
+            self.assertEqual(wrapper.drifts, [], 'a false alarm')
+            wrapper.check_replicas()
+        if rank == RANK:
+            memory = torch.as_strided(parameter.data, (parameter.numel(),), (1,)).view(torch.uint8)
+            memory[element * size + bit // 8] ^= 1 << bit % 8
+        names = [{each: name for name, each in wrapper.module.named_parameters()}.get(parameter) for wrapper in wrappers]
+        errors = []
+        for wrapper, name in zip(wrappers, names):
+            with self.assertRaises(lockstep.DataLoss) if name else contextlib.nullcontext() as raised:
+                wrapper.check_replicas()
+            errors += [(name, raised.exception)] if name else []
+        step = types.SimpleNamespace(forwards=1, reversed=False, amp=False, no_sync=False, apart=False)
+        for number in range(8):  # a cycle of the largest model's slices, and until a difference is known
+            set_gradients(self.ours, 'none')
+            self.losses(self.models, number, step, RANK)[0].backward()
+        for wrapper, name in zip(wrappers, names):
+            self.assertEqual(bool(wrapper.drifts), name is not None, f'{name}: {wrapper.drifts}')
+            errors += [(name, error) for error in wrapper.drifts]
+        for name, error in errors:
+            self.assertIn(f"'{name}'", str(error))
+            self.assertIn('1 of ', str(error))
+            self.assertEqual(error.failed_rank, rank, str(error))
 
 
 @contextlib.contextmanager
@@ -345,7 +548,7 @@ def lowered(parameters, lower):
     yield
     for parameter, data in zip(parameters if lower else (), full):
         if parameter.grad is not None:
-            parameter.grad.data = parameter.grad.float()
+            parameter.grad.data = parameter.grad.to(data.dtype)
         parameter.data = data
 
 
