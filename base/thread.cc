@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/default_floats.h"
 #include "base/fork.h"
 #include "base/limits.h"
 
@@ -38,6 +39,7 @@ Thread::Thread(const std::string& name, absl::AnyInvocable<void()> body) : fork_
   thread_ = std::thread(
       [name = name.substr(0, 15)](absl::AnyInvocable<void()> body) {
         thread_is_ours = true;
+        const DefaultFloats floats;  // its creator's mode is inherited
         pthread_setname_np(pthread_self(), name.c_str());
         body();
       },

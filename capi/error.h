@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/default_floats.h"
 #include "capi/lockstep.h"
 
 namespace lockstep::capi {
@@ -25,6 +26,7 @@ lockstep_error* CaughtError();
 // Runs `body`, which returns a Status; no exception leaves.
 template <typename Body>
 lockstep_error* Guard(Body&& body) {
+  const DefaultFloats floats;
   try {
     return ToError(body());
   } catch (...) {

@@ -7,7 +7,7 @@
 //   integers          wrap around in sum and prod
 //   bool              one byte, any value but 0 is true, the result is 0 or 1; sum and max are or, prod and min are and
 //   complex prod      (ac - bd) + (ad + bc)i with every operation rounded
-// The caller's floating-point environment is taken to be the default one: round to nearest, subnormals not flushed.
+// The caller's floating-point environment is the default one (base/default_floats.h).
 
 #ifndef KERNELS_CPU_REDUCE_H_
 #define KERNELS_CPU_REDUCE_H_

@@ -50,6 +50,14 @@ class Collectives(Case):
             dist.all_reduce(tensor)
             self.assertTensor(tensor, 3)
 
+    def test_subnormals_where_a_rank_flushes_them(self):
+        torch.set_flush_denormal(self.rank == 1)
+        for elements in (4, 1000, 300_000):
+            tensor = torch.full((elements,), 1 << 22, dtype=torch.int32).view(torch.float32)
+            dist.all_reduce(tensor)
+            self.assertTensor(tensor.view(torch.int32), 1 << 23)
+        torch.set_flush_denormal(False)
+
     def test_every_reduction(self):
         for op, inputs, expected in ((dist.ReduceOp.AVG, (1., 2.), 1.5), (dist.ReduceOp.PRODUCT, (3, 5), 15),
                                      (dist.ReduceOp.MIN, (3, 5), 3),
