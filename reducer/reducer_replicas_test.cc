@@ -71,9 +71,9 @@ class Model : public Worker {
       std::vector<ReachableVector<float>>(kTensors, ReachableVector<float>(kElements, 1.0F));
 };
 
-// Of 3 ranks. on_drift notes its reports, and returns them if `ends`.
-void RunModels(const Mode& mode, bool ends, const std::function<void(Model&, std::vector<absl::Status>&)>& body) {
-  SCOPED_TRACE(absl::StrCat(mode.name, ends ? ", ends" : ""));
+// Of 3 ranks. on_drift notes its reports, and returns them on the first `ending` ranks.
+void RunModels(const Mode& mode, int ending, const std::function<void(Model&, std::vector<absl::Status>&)>& body) {
+  SCOPED_TRACE(absl::StrCat(mode.name, ", ends steps on ", ending, " ranks"));
   RunWorld(3, [&](Communicator& communicator) {
     ReducerOptions options = Caps({0});
     mode.set(options);
@@ -81,31 +81,34 @@ void RunModels(const Mode& mode, bool ends, const std::function<void(Model&, std
     std::vector<absl::Status> reports;
     options.on_drift = [&](const absl::Status& drift) {
       reports.push_back(drift);
-      return ends ? drift : absl::OkStatus();
+      return communicator.rank().value() < ending ? drift : absl::OkStatus();
     };
     Model model(communicator, Vectors(kTensors, kElements), options);
     body(model, reports);
   });
 }
 
-// If it ends steps, it does so on all ranks, and the next step may be tried.
+// If a rank ends a step, it ends on all ranks, and the next step may be tried.
 TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
   std::mt19937_64 random(3);
   for (const Mode& mode : Modes()) {
-    for (const bool ends : {false, true}) {
+    for (const int ending : {0, 1, 3}) {
       const size_t tensor = random() % kTensors;
       const size_t element = kSteps + random() % (kElements - kSteps);
       const auto rank = static_cast<int>(random() % 3);
-      RunModels(mode, ends, [&](Model& model, std::vector<absl::Status>& reports) {
+      RunModels(mode, ending, [&](Model& model, std::vector<absl::Status>& reports) {
         size_t failed = 0;
         const auto run = [&](int steps) {
           for (int step = 0; step < steps; ++step) {
             const absl::Status status = model.Step();
             if (status.ok()) continue;
             ++failed;
-            EXPECT_THAT(status, Fails(absl::StatusCode::kDataLoss, "begin_backward: replicas differ"));
+            EXPECT_THAT(status,
+                        model.rank() < ending
+                            ? Fails(absl::StatusCode::kDataLoss, "begin_backward: replicas differ")
+                            : Fails(absl::StatusCode::kFailedPrecondition, "rank 0 cannot take part: replicas"));
           }
-          EXPECT_EQ(failed, ends ? reports.size() : 0);
+          EXPECT_EQ(failed, ending > 0 ? reports.size() : 0);
         };
         for (int step = 0; step < kSteps; ++step) {
           // They change, alike on all ranks.
@@ -121,7 +124,7 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
                     Fails(absl::StatusCode::kDataLoss, absl::StrCat("at [", element, "]: rank ", rank, " has 1.5 (")));
         EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
         EXPECT_EQ(GetErrorInfo(reports[0]).failed_rank, rank);
-        run(2 * kCycle + (ends ? 1 : 0));  // a call that ends a step is none
+        run(2 * kCycle + (ending > 0 ? 1 : 0));  // a call that ends a step is none
         EXPECT_GE(reports.size(), 2);
         EXPECT_LE(reports.size(), 3);
 
@@ -138,7 +141,7 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
 // Steps without sync compare nothing, and a rank that has joined takes part in comparisons without being compared.
 TEST(Replicas, OfJoinedRanksAndWithoutSyncMayDiffer) {
   const Mode uneven = {"uneven", [](ReducerOptions& options) { options.uneven_inputs = true; }};
-  RunModels(uneven, /*ends=*/false, [&](Model& model, std::vector<absl::Status>& reports) {
+  RunModels(uneven, /*ending=*/0, [&](Model& model, std::vector<absl::Status>& reports) {
     LOCKSTEP_EXPECT_OK(model.Step());
     for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(model.Step(/*sync=*/false));
     if (model.rank() == 2) {

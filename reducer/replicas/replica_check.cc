@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "reducer/plan/agreement.h"
 #include "reducer/replicas/compare_replicas.h"
 
 namespace lockstep {
@@ -34,9 +35,9 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, 
     options.timeout = timeout;
     const absl::Status compared = CompareReplicas(*communicator_, tensors_, data, options);
     if (absl::IsDataLoss(compared)) {
-      if (on_drift_ != nullptr) {
-        LOCKSTEP_RETURN_IF_ERROR(on_drift_(compared));
-      } else if (!std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
+      const absl::Status reaction = on_drift_ == nullptr ? absl::OkStatus() : on_drift_(compared);
+      LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true));
+      if (on_drift_ == nullptr && !std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
         LOCKSTEP_LOG(kWarning) << compared.message();
       }
     } else {

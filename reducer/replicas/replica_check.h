@@ -31,7 +31,7 @@
 
 namespace lockstep {
 
-// Gets the error of CompareReplicas. RETURNS OK to continue, or an error: then the step does not begin. The result is equal on all ranks.
+// Gets the error of CompareReplicas. RETURNS OK to continue, or an error: then the step begins on no rank.
 using OnDrift = std::function<absl::Status(const absl::Status& drift)>;
 
 class ReplicaCheck {
