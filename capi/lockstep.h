@@ -614,8 +614,8 @@ typedef struct lockstep_reduced_bucket {
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
 /* Gets a difference between the ranks' replicas: the error of lockstep_check_replicas. Owns it: frees it and returns NULL to go on, or
- * returns an error, with which begin_backward fails. Nothing has begun then, and the next step may be tried. It is called on every rank,
- * and must return alike on all of them.
+ * returns an error, with which begin_backward fails. It is called on every rank. If it fails on one, begin_backward fails on all of them:
+ * nothing has begun then, and the next step may be tried.
  *   THREADS  Runs on the thread that called begin_backward or join. It must not call the reducer. */
 typedef lockstep_error* (*lockstep_on_drift)(void* context, lockstep_error* drift);
 
@@ -792,6 +792,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reduce
  *   THREADS  as lockstep_reducer_mark_ready */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* reducer, size_t index,
                                                              const lockstep_stream* stream);
+
+/* Tells why gradients of this backward will be missing, such as an exception that has stopped it. If some are missing in end_backward, its
+ * error has `reason` on every rank, instead of their names. */
+LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_explain_missing(lockstep_reducer* reducer, const char* reason);
 
 /* Ends a step: waits for the averages (with a stream: makes the stream wait for them).
  *   ERRORS  FAILED_PRECONDITION  a gradient is missing or was refused on some rank: the same text on every rank, which names rank,

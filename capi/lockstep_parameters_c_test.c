@@ -66,6 +66,11 @@ static void Unused(lockstep_communicator* communicator) {
   OK(lockstep_reducer_begin_backward(reducer, &backward));
   Mark(reducer, &model, 0, 1);
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "no gradient came");
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  if (rank == 1) OK(lockstep_reducer_explain_missing(reducer, "boom"));
+  INVALID(lockstep_reducer_explain_missing(reducer, NULL), "reason");
+  for (size_t i = 0; rank == 0 && i < PARAMETERS; ++i) Mark(reducer, &model, i, 1);
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "rank 1: boom");
 
   /* What was refused is not unused. */
   OK(lockstep_reducer_begin_backward(reducer, &backward));

@@ -152,6 +152,14 @@ lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* reducer, size_t i
   });
 }
 
+lockstep_error* lockstep_reducer_explain_missing(lockstep_reducer* reducer, const char* reason) {
+  return Guard(reducer, [&]() -> absl::Status {
+    if (reason == nullptr) return NullArgument("reason");
+    reducer->reducer->ExplainMissing(reason);
+    return absl::OkStatus();
+  });
+}
+
 lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size_t index,
                                                  const lockstep_tensor* gradient, const lockstep_tensor* target,
                                                  const lockstep_stream* stream) {

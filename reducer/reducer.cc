@@ -113,6 +113,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(ready_set_.Begin(options.unused));
+    why_missing_.clear();
     // Then gradients stay borrowed for the whole window.
     if (!options_.find_unused) claims_.NextRound();
     if (!options.sync) {
@@ -273,6 +274,11 @@ absl::Status Reducer::MarkUnused(size_t index, Stream* stream) {
   return absl::OkStatus();
 }
 
+void Reducer::ExplainMissing(std::string reason) {
+  MutexLock lock(&mu_);
+  why_missing_ = std::move(reason);
+}
+
 Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
   if (ready_set_.used_in_window(index)) {
     const Gradient& gradient = window_[index];
@@ -309,6 +315,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     }
     const bool accumulates = state_ == State::kAccumulating;
     rest = ready_set_.End(accumulates);
+    if (!rest.complaint.empty() && !why_missing_.empty()) rest.complaint = why_missing_;
     if (accumulates) {
       BecomeIdle();
       if (rest.complaint.empty()) return true;

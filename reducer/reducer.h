@@ -181,6 +181,9 @@ class Reducer {
   // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused, after a refused mark, and in a captured step
   absl::Status MarkUnused(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Why gradients of the backward under way will be missing: if they are, the error of its end has this instead of their names.
+  void ExplainMissing(std::string reason) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Records a mark that the caller refused with `error`. RETURNS `error`.
   absl::Status RefuseMark(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -411,6 +414,7 @@ class Reducer {
   // Unused parameters whose views may be written until end_backward.
   std::vector<size_t> unused_at_end_ ABSL_GUARDED_BY(mu_);
   Stream* begin_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the backward under way
+  std::string why_missing_ ABSL_GUARDED_BY(mu_);         // of this backward; empty: nobody has said
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };

@@ -379,6 +379,10 @@ class Reducer:
         """Tells that this backward has no gradient for a parameter, as if `unused` of begin_backward had named it."""
         check(lib.lockstep_reducer_mark_unused(self._c, index, stream or ffi.NULL))
 
+    def explain_missing(self, reason):
+        """Tells why gradients of this backward will be missing: the error of end_backward has this then, on all ranks."""
+        check(lib.lockstep_reducer_explain_missing(self._c, reason.encode()))
+
     def end_backward(self, stream=None):
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
         missing somewhere; then gradient_states() tells which gradients are averages, and the next step may be tried."""
