@@ -453,6 +453,9 @@ class Contract:
 
     def lender(self, index):
         """RETURNS  a Mark of this backward whose average goes to memory of the program's, in which `index` may not be marked; or None"""
+        # An optimizer's call gives memory back, and of a parameter that takes no mark another error comes first.
+        if self.case.optimizer or (index in self.expected and self.is_ready(index)):
+            return None
         elements = [math.prod(p.shape) for p in self.case.parameters]
         marks = [self.window[i] for i in sorted(self.marks) if i != index and elements[i] and i in self.window]
         marks = [mark for mark in marks if place_of(mark) not in (None, 'view', 'reducer')]
@@ -812,7 +815,7 @@ def compare_ranks(case, records):
     """Ranks that fail have one text, and averages the same bits."""
     for number, backward in enumerate(case.syncs):
         of_step = [records[rank][number] for rank in backward.live]
-        texts = {text for text, _ in of_step if text}
+        texts = {text for text, _ in of_step if text and not text.startswith('a mark')}  # of a mark that came too late to be told
         assert len(texts) < 2, f'seed {case.seed}, synchronised backward {number}: {texts}'
         for index in set(itertools.chain(*[bits for _, bits in of_step])):
             bits = {bits[index] for _, bits in of_step if bits.get(index)}
