@@ -311,13 +311,13 @@ class Hooks(Case):
             if RANK == 1 and ours._averager.steps == 1:
                 raise ZeroDivisionError('by zero')
             return done(bucket.buffer())
-        ours = hooked(fail, nn.Linear(2, 2), process_group=dist.new_group())
+        ours = hooked(fail, nn.Linear(2, 2))
         with self.assertRaisesRegex(lockstep.Error, 'ZeroDivisionError: by zero'):
             ours(torch.ones(1, 2)).sum().backward()
         ours.zero_grad()
         ours(torch.ones(1, 2)).sum().backward()
         self.assertEqual(ours.module.weight.grad[0, 0].item(), 1)
-        ours = DistributedDataParallel(nn.Linear(2, 2), process_group=dist.new_group())
+        ours = DistributedDataParallel(nn.Linear(2, 2))
         with self.assertRaises(TypeError):
             ours.register_comm_hook(None, 3)
 

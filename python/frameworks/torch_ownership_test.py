@@ -113,7 +113,7 @@ class StoppedPasses(Ownership):
     def stop(self, layer, loss, **options):
         """A pass that a hook of the layer's weight ends on rank 1 alone."""
         handle = layer.weight.register_hook(lambda _: 1 // 0) if two.RANK == 1 else None
-        expected = (ZeroDivisionError, '') if handle else (lockstep.FailedPrecondition, "rank 1.*weight'")
+        expected = (ZeroDivisionError, '') if handle else (lockstep.FailedPrecondition, 'rank 1: an exception has stopped')
         with self.assertRaisesRegex(*expected):
             loss.backward(**options)
         if handle:

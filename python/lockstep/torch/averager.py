@@ -5,8 +5,9 @@ told of each gradient by a hook of the node that accumulates it, behind the user
 engine's, behind the outermost pass. Which parameters it will reach is asked of the engine, not searched for.
 
 THREADS  One backward at a time; any thread may run it, and several threads parts of it.
-MEMORY   A gradient is the reducer's from its mark to the end of the backward; a write to it then is an error. That of a parameter which
-         several averagers have is copied: each averages its own copy, and writes .grad at the end.
+MEMORY   A gradient is the reducer's from its mark to the end of the backward; a write to it then is an error. Writes that torch does not
+         count (through .data or NumPy) and writes to gradients that are parts of one buffer are not noticed. The gradient of a parameter
+         that several averagers have is copied: each averages its own copy, and writes .grad at the end.
 """
 
 import functools
@@ -63,6 +64,8 @@ def reaches(accumulators, following):
 
 class _Pass:
     """The engine calls this at the end of a pass. If it drops this without the call, an exception has stopped the pass."""
+
+    _called = True  # of what torch.compile makes without __init__
 
     def __init__(self, averager):
         self._averager, self._step, self._called = averager, averager.steps, False
@@ -131,7 +134,7 @@ class Averager:
         self.marking = False  # whether one is under way that no exception has stopped
         self._local_task = None  # that of the last one through an output without sync
         self._kept = self.reducer.borrowed
-        self._marks = []  # of the backward under way: (index, gradient, its version)
+        self._marks = {}  # of the backward under way, by index: the gradient and its version
         self._counting = self._static
         self._counts = [0] * len(rows)  # of marks in the first backward of a static graph
         self._used_elsewhere = []  # the indices of the parameters of a static graph that only other ranks use
@@ -169,10 +172,10 @@ class Averager:
         changed = False
         for index in range(len(self.parameters)) if indices is None else indices:
             node, = accumulators_of([self.parameters[index]])
+            # A parameter that is frozen for a while has the same node afterwards.
             if node is not None and node is not self._accumulators[index]:
-                self._handles[index] = node.register_hook(self._hook(index))
+                self._accumulators[index], self._handles[index] = node, node.register_hook(self._hook(index))
                 changed = True
-            self._accumulators[index] = node
         return changed
 
     def _check_sharing(self, optimizer_step):
@@ -188,7 +191,10 @@ class Averager:
             owners = _averagers.setdefault(parameter, weakref.WeakSet())
             owners.add(self)
             for owner in owners if len(owners) > 1 else ():
-                owner._shared.add(owner._index_of(parameter))
+                index = owner._index_of(parameter)
+                owner._shared.add(index)
+                if owner._views is not None and parameter.grad is owner._views[index]:
+                    parameter.grad = parameter.grad.clone()  # in a bucket it changes while another averager reads it
 
     def _index_of(self, parameter):
         return next(i for i, each in enumerate(self.parameters) if each is parameter)
@@ -244,7 +250,9 @@ class Averager:
     def _begin(self, task):
         _abandon_stopped()
         self.abandon()
-        if not self._upcast:
+        if self._upcast and not self._find_unused:
+            self._attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
+        elif not self._upcast:
             for index, parameter in enumerate(self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)
@@ -337,7 +345,7 @@ class Averager:
             if self._recording is not None:
                 self._recording.mark(index)
             kept.append(gradient)
-            marks.append((index, gradient, gradient._version))
+            marks[index] = gradient, gradient._version
             error = mark(reducer._c, index, gradient_of, gradient.data_ptr())
             if error:
                 check(error)
@@ -347,8 +355,9 @@ class Averager:
     def _ready(self, index, given):
         """given: what the engine has accumulated into the gradient, or None."""
         parameter = self.parameters[index]
-        if parameter.grad is not None and self._views is None and _is_used_elsewhere(parameter.grad, given):
-            parameter.grad = parameter.grad.clone()
+        goes_to_view = self._views is not None and index not in self._shared
+        if parameter.grad is not None and not goes_to_view and _is_used_elsewhere(parameter.grad, given):
+            _set_gradient(parameter, parameter.grad.clone())
         averaged = self.marking or self._begin_late(index)
         if averaged and parameter.grad is None:  # autograd reached it without a gradient
             if self._find_unused:
@@ -381,8 +390,8 @@ class Averager:
         elif index in self._delayed:
             self._delay(index, gradient)
         self._kept.append(gradient)
-        if index not in self._shared and not self._static:  # those may change: each averages a copy; it may be marked again
-            self._marks.append((index, gradient, gradient._version))
+        if index not in self._shared:  # each averages a copy
+            self._marks[index] = gradient, gradient._version
         self.reducer.mark_ready_at(index, gradient.data_ptr(), self._stream())
 
     def _check_dtype(self, index, gradient):
@@ -451,8 +460,10 @@ class Averager:
             return
         try:
             self.reducer.end_backward(self._stream())
-        except lockstep.FailedPrecondition as error:
-            self._told_more(error)
+        except lockstep.Error as error:
+            self._step_failed()
+            if isinstance(error, lockstep.FailedPrecondition):
+                self._told_more(error)
             raise
         finally:
             self._armed = False
@@ -471,10 +482,15 @@ class Averager:
         while self.awaited:
             self.awaited.pop().wait()
 
+    def _step_failed(self):
+        if self._turn is not None:
+            self._turn.failed()
+
     def _check_marks(self):
         """Refuses gradients that others wrote to. As in DDP, the average takes the place of one that was removed or replaced."""
-        for index, gradient, version in self._marks:
-            if gradient._version != version and gradient.untyped_storage().nbytes() == gradient.nbytes:  # else perhaps in another part
+        for index, (gradient, version) in self._marks.items():
+            # If there is more in its memory, perhaps another part was written to.
+            if gradient._version != version and 0 < gradient.nbytes == gradient.untyped_storage().nbytes():
                 raise lockstep.FailedPrecondition(f"the gradient of parameter '{self.names[index]}' was written to in the backward pass "
                                                   'when it was being averaged: write to it in a hook of the parameter '
                                                   '(register_post_accumulate_grad_hook), or after the backward pass')
@@ -523,7 +539,7 @@ class Averager:
         address, used = self.reducer.averaged_gradient(index)
         if not used:
             return
-        if self._views is not None:
+        if self._views is not None and index not in self._shared:
             parameter.grad = self._views[index]
         else:
             parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
@@ -547,9 +563,10 @@ class Averager:
         if self._task is None:
             return
         try:
+            self.reducer.explain_missing('an exception has stopped its backward pass')
             self.reducer.end_backward(self._stream())
         except lockstep.Error:
-            pass  # it is about the step that has failed here already
+            self._step_failed()  # which it has here already
         finally:
             self._over()
 

@@ -32,7 +32,7 @@ class _Line:
 
     def __init__(self):
         self.turns = self.begun = 0  # made; backward passes
-        self.differs = False  # whether ranks counted differently
+        self.failed = False  # whether a step did, on all ranks, since they began to count
         self.changed = threading.Condition()
         self.waiting = []  # the Turns whose hooks are not done, in the order in which their backward passes began
 
@@ -52,8 +52,8 @@ class Turn:
     def begin(self):
         """A backward begins."""
         with self.line.changed:
-            if self.line.differs and not self.line.waiting:  # after an error, which all ranks have, they count anew
-                self.line.begun, self.line.differs = 0, False
+            if self.line.failed and not self.line.waiting:  # ranks that do not know the failed pass as a whole count anew
+                self.line.begun, self.line.failed = 0, False
             self.line.begun += 1
             self._number = self.line.begun
             self.line.waiting.append(self)
@@ -65,17 +65,13 @@ class Turn:
                 self.line.waiting.remove(self)
                 self.line.changed.notify_all()
 
-    def _is_same_on_all_ranks(self, bucket):
-        same = False
-        try:
-            same = bucket.is_same_on_all_ranks(self._number)
-        finally:
-            self.line.differs |= not same
-        return same
+    def failed(self):
+        """The step of the backward has failed, on all ranks."""
+        self.line.failed = True
 
     def wait(self, bucket):
         """Before the hook runs for a bucket."""
-        if self.line.turns > 1 and bucket.index == 0 and not self._is_same_on_all_ranks(bucket):
+        if self.line.turns > 1 and bucket.index == 0 and not bucket.is_same_on_all_ranks(self._number):
             raise lockstep.FailedPrecondition("the hooks of this process group's wrappers would run in another order on another rank, "
                                               'because backward passes have begun in another order there: give each wrapper, and its '
                                               'hook, a process group of its own')

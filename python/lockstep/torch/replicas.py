@@ -59,8 +59,8 @@ class Replicas:
 
 
 def check_replicas(module, optimizer=None, group=None):
-    """Compares what should be equal on all ranks, byte by byte: the parameters that require gradients, and the state that the optimizer
-    has for them. Collective; blocks.
+    """Compares what should be equal on all ranks, byte by byte: the parameters that require gradients, and the tensors that are the
+    optimizer's state of them. (Numbers may be a rank's own, as the loss that LBFGS keeps.) Collective; blocks.
 
     module: any, also wrapped in a DistributedDataParallel, torch's or Lockstep's; what that ignores is left out. Of a DTensor (FSDP2) each
     rank's part is compared along the dimensions of its mesh in which it is replicated. What is only sharded has no replica and is left
@@ -90,14 +90,14 @@ def compare(communicator, named):
 
 def tensors_of(module, optimizer, ignored=()):
     """(name, tensor) of all that check_replicas compares, in an order that is the same on all ranks. DTensors as they are."""
+    if not isinstance(module, torch.nn.Module):
+        raise lockstep.InvalidArgument(f'check_replicas compares a torch.nn.Module, and lockstep.check_replicas any tensors; this is a '
+                                       f'{type(module).__name__}')
     found = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
     if optimizer is not None and 'ZeroRedundancyOptimizer' not in (each.__name__ for each in type(optimizer).__mro__):
         for name, parameter in list(found):
-            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-                if isinstance(value, (int, float)):
-                    value = torch.tensor(value, dtype=torch.float64, device='cpu')
-                if torch.is_tensor(value):
-                    found.append((f'{name}, {key} of the optimizer', value))
+            found += [(f'{name}, {key} of the optimizer', value) for key, value in sorted(optimizer.state.get(parameter, {}).items())
+                      if torch.is_tensor(value)]
     return found
 
 
