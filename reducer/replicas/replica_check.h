@@ -5,8 +5,8 @@
 //   later         if the hashes differ, the first step that begins after step n is known to be over on every rank compares the replicas
 //                 (CompareReplicas). That step waits for it.
 //
-// A comparison finds all differences, so those of the cycle that follows are not looked into. If some persist, they are reported in the cycle
-// after that.
+// A comparison finds all differences, so those that the next cycle of slices shows are known. If some persist, they are reported in the
+// cycle after that.
 //
 // THREADS  Externally synchronised.
 
