@@ -855,6 +855,9 @@ class Mistakes(Case):
             x, _ = inputs(0, RANK)
             with self.assertRaisesRegex(lockstep.Error, text):
                 ours(x.to(module.norm.weight.dtype)).sum().backward()
+            if 'frozen' in text:
+                module.first.requires_grad_(True)
+                train(ours, steps=1)
             ours.close()
 
     def test_parts_without_parameters_may_change(self):

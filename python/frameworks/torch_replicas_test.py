@@ -53,13 +53,16 @@ class Reactions(unittest.TestCase):
         differ(model, value=0)
         run(model)
 
-    def test_an_error_of_the_callback_ends_the_step(self):
+    def test_an_error_of_the_callback_on_any_rank_ends_the_step_on_all(self):
         def complain(error):
-            raise ValueError('stop: ' + str(error)[:15])
-        model = small(on_drift=complain)
-        differ(model)
-        with self.assertRaisesRegex(lockstep.Error, 'ValueError: stop: replicas differ'):
-            run(model)
+            if RANK < complaining:
+                raise ValueError('stop: ' + str(error)[:15])
+        for complaining in (1, 3):
+            model = small(on_drift=complain)
+            differ(model)
+            with self.assertRaisesRegex(lockstep.Error, 'ValueError: stop: replicas differ') as raised:
+                run(model)
+            self.assertEqual('rank 0' in str(raised.exception), RANK >= complaining)
 
     def test_is_silent_about_what_may_differ(self):
         """An ignored, a frozen and a named parameter, and buffers."""
@@ -123,6 +126,18 @@ class Everything(unittest.TestCase):
             self.train(self.net)
         with self.assertRaisesRegex(lockstep.FailedPrecondition, 'rank'):
             check_replicas(self.net, self.optimizer)
+
+    def test_numbers_of_a_state_may_differ(self):
+        self.optimizer = torch.optim.LBFGS(self.net.parameters())
+        model = DistributedDataParallel(self.net)
+
+        def closure():
+            self.optimizer.zero_grad()
+            loss = model(torch.ones(1, 3)).sum() + RANK
+            loss.backward()
+            return loss
+        self.optimizer.step(closure)
+        check_replicas(model, self.optimizer)
 
     def test_a_group_of_some_ranks(self):
         group = dist.new_group([0, 2])
