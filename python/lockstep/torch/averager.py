@@ -263,12 +263,12 @@ class Averager:
             skipped = self._skipped()
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
-        self._begin_step(task, [i for i in skipped if self.parameters[i].grad is None])
+        # As in DDP what earlier passes left is averaged, too. Once the step has begun, an optimizer's thread may set .grad.
+        left = dict.fromkeys(i for i in skipped if self.parameters[i].grad is not None)
+        self._begin_step(task, [i for i in skipped if i not in left])
         torch.autograd.Variable._execution_engine.queue_callback(_Pass(self))
-        # As in DDP what earlier passes left is averaged, too.
-        for index in skipped:
-            if self.parameters[index].grad is not None:
-                self._mark(index)
+        for index in left:
+            self._mark(index)
 
     def _skipped(self):
         return [i for i, node in enumerate(self._accumulators) if not (node and _will_execute(node))]
@@ -575,10 +575,10 @@ class Averager:
     def average(self):
         """A step of its own: averages the gradients that there are."""
         self.abandon()
-        self._begin_step(-1, [i for i, parameter in enumerate(self.parameters) if parameter.grad is None])
-        for index in reversed(range(len(self.parameters))):
-            if self.parameters[index].grad is not None:
-                self._mark(index)
+        left = dict.fromkeys(i for i, parameter in enumerate(self.parameters) if parameter.grad is not None)
+        self._begin_step(-1, [i for i in range(len(self.parameters)) if i not in left])
+        for index in reversed(left):
+            self._mark(index)
         self.end()
 
     def shadow(self):
