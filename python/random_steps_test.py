@@ -34,7 +34,7 @@ OK, INVALID, WRONG_STATE = lib.LOCKSTEP_OK, lib.LOCKSTEP_INVALID_ARGUMENT, lib.L
 # ---- Numbers
 
 def small_floats(bits, mantissa_bits, bias):
-    """The values of the codes of a float of so many bits. (The codes of infinities and NaNs do not occur.)"""
+    """The values that a float of `bits` bits has for the codes 0, 1, 2, ... (The codes of infinities and NaNs do not occur.)"""
     code = numpy.arange(1 << bits - 1)
     exponent, mantissa = code >> mantissa_bits, (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
     value = numpy.where(exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias))

@@ -414,7 +414,7 @@ class Reducer {
   // Unused parameters whose views may be written until end_backward.
   std::vector<size_t> unused_at_end_ ABSL_GUARDED_BY(mu_);
   Stream* begin_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the backward under way
-  std::string why_missing_ ABSL_GUARDED_BY(mu_);         // of this backward; empty: nobody has said
+  std::string why_missing_ ABSL_GUARDED_BY(mu_);         // of this backward; empty: unknown
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };

@@ -105,8 +105,8 @@ absl::optional<DType> TargetOf(const Parameter& parameter) {
   }
 }
 
-// Two dense parameters of each dtype, in one bucket, the second one transposed and with a target; and a sparse one, on the host, which of
-// 8-bit floats nobody has.
+// Each dtype has two dense parameters, in one bucket. The second one is transposed and has a target. On the host each dtype of more than
+// 8 bits also has a sparse parameter.
 std::vector<Parameter> Table(int ranks) {
   std::vector<DType> dtypes = {DType::kF16,       DType::kBF16,       DType::kF32,    DType::kF64,
                                DType::kComplex64, DType::kComplex128, DType::kF8E4M3, DType::kF8E5M2};
@@ -128,14 +128,14 @@ int NumbersOf(const Parameter& parameter) { return IsComplex(parameter.dtype) ? 
 struct Training {
   Way way;
   int ranks;
-  size_t turn;  // so that each way has other parameters that nobody uses, and some have an optimizer
+  size_t turn;  // decides which parameters no rank uses, and whether there is an optimizer
   std::vector<Parameter> table;
 
   int StepsOf(int rank) const { return way.inputs == Inputs::kEven ? kSteps : std::max(1, kSteps - rank); }
   bool HasInputs(int rank, int step) const { return step < StepsOf(rank); }
   // The second step accumulates.
   int Micros(int step) const { return step == 1 ? 3 : 1; }
-  // Of the ways that are alike in all but one respect, some do.
+  // Of ways that differ in one respect only, some have an optimizer.
   bool HasOptimizer() const { return turn % 5 < 2; }
 
   bool Uses(int rank, size_t index, int step, int micro) const {
@@ -245,7 +245,7 @@ struct Training {
 // By the communicator, in the order of the stream.
 class OrderedHook : public CommHook {
  public:
-  // Leaves the average of one in `of` buckets in memory of its own.
+  // The hook leaves the average of every `of`-th bucket in other memory.
   explicit OrderedHook(size_t of) : elsewhere_of_(of) {}
 
   std::string name() const override { return "ordered"; }
@@ -536,7 +536,7 @@ class Trainer {
     if ((average.data() != nullptr) != any) return absl::InternalError("an average of what nobody uses, or none");
     if (any) Expect({{0, Read(average)}}, expected, "the average", index, step);
     // A target counts if the synchronised backward has a mark. Then, or if only others do and averages do not live in views, the gradient
-    // is only read. A gradient that nobody uses stays as it is.
+    // is only read. A gradient that no rank uses stays as it is.
     const bool reads = TargetOf(run_.table[index]).has_value();
     const bool targeted = reads && run_.Uses(rank_, index, step, run_.Micros(step) - 1);
     const bool uses = run_.UsesInStep(rank_, index, step);

@@ -127,7 +127,7 @@ TEST_F(ReducerMisuse, MemoryOfAnotherGradientIsRefused) {
       EXPECT_THAT(reducer_.MarkReady(0, at(60), at(39), nullptr), InvalidArgument("shares memory"));
     }
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(0, at(0), nullptr));
-    // A gradient may be the memory of its own average.
+    // The average may go to the gradient's memory.
     LOCKSTEP_EXPECT_OK(reducer_.MarkReady(1, at(60), at(60), nullptr));
     LOCKSTEP_EXPECT_OK(worker_.End());
     // In the next backward they may lie elsewhere, as an allocator gives them out.

@@ -1,5 +1,5 @@
-// An optimizer that steps a bucket as soon as it is reduced: when it is called, and what it is spared. What it sees:
-// reducer_matrix_test.cc.
+// An optimizer that steps a bucket as soon as it is reduced: when it is called, and when it is not. reducer_matrix_test.cc compares the
+// averages that it gets.
 
 #include <string>
 #include <utility>

@@ -71,7 +71,7 @@ class Model : public Worker {
       std::vector<ReachableVector<float>>(kTensors, ReachableVector<float>(kElements, 1.0F));
 };
 
-// Of 3 ranks. on_drift notes its reports, and returns them on the first `ending` ranks.
+// Runs 3 ranks. on_drift notes each report, and on the first `ending` ranks returns it as an error.
 void RunModels(const Mode& mode, int ending, const std::function<void(Model&, std::vector<absl::Status>&)>& body) {
   SCOPED_TRACE(absl::StrCat(mode.name, ", ends steps on ", ending, " ranks"));
   RunWorld(3, [&](Communicator& communicator) {
@@ -124,7 +124,7 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
                     Fails(absl::StatusCode::kDataLoss, absl::StrCat("at [", element, "]: rank ", rank, " has 1.5 (")));
         EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
         EXPECT_EQ(GetErrorInfo(reports[0]).failed_rank, rank);
-        run(2 * kCycle + (ending > 0 ? 1 : 0));  // a call that ends a step is none
+        run(2 * kCycle + (ending > 0 ? 1 : 0));  // a step that on_drift ends does not count
         EXPECT_GE(reports.size(), 2);
         EXPECT_LE(reports.size(), 3);
 

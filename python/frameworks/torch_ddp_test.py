@@ -75,7 +75,7 @@ def train(model, steps=STEPS, micro=1, set_to_none=True):
 
 
 def done(value):
-    """What a hook returns that has its average already."""
+    """The result of a hook that has its average already."""
     future = torch.futures.Future()
     future.set_result(value)
     return future

@@ -147,7 +147,7 @@ class InThePass(Ownership):
         return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
 
     def test_writing_to_a_gradient_is_an_error(self):
-        for options in ({}, {'find_unused_parameters': True}, {'gradient_as_bucket_view': True}):
+        for options in ({}, {'find_unused_parameters': True}, {'gradient_as_bucket_view': True}, {'static_graph': True}):
             ours = self.wrapped(self.layers(), **options)
             handle = ours.module[2].register_full_backward_hook(lambda module, *_: [module.weight.grad.clamp_(-1, 1)][1:] or None)
             with self.assertRaisesRegex(lockstep.FailedPrecondition, "gradient of parameter '2.weight' was written to"):

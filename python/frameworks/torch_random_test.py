@@ -173,7 +173,7 @@ COMM_HOOKS = {'all_reduce': all_reduce, 'gather_and_reduce': gather_and_reduce, 
 
 
 def set_gradients(parameters, how):
-    """What the parameters have in .grad when a backward pass begins."""
+    """Gives the parameters what they have in .grad when a backward pass begins."""
     for dtype in {parameter.dtype for parameter in parameters} if how == 'flat' else ():
         # Zeros that are parts of one buffer.
         those = [parameter for parameter in parameters if parameter.dtype is dtype]

@@ -263,7 +263,7 @@ class Averager:
             skipped = self._skipped()
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
-        # As in DDP what earlier passes left is averaged, too. Once the step has begun, an optimizer's thread may set .grad.
+        # DDP also averages what earlier passes left. It is read now: once the step has begun, an optimizer's thread may set .grad.
         left = dict.fromkeys(i for i in skipped if self.parameters[i].grad is not None)
         self._begin_step(task, [i for i in skipped if i not in left])
         torch.autograd.Variable._execution_engine.queue_callback(_Pass(self))
@@ -559,7 +559,7 @@ class Averager:
         return {name: 'unchanged' if index in self._shared else states[index] for index, name in enumerate(self.names)}
 
     def abandon(self):
-        """Ends a backward that an exception stopped half way. Other ranks' steps fail, with what is missing here; the next may be tried."""
+        """Ends a backward that an exception stopped half way. The other ranks' steps fail and say so; the next step may be tried."""
         if self._task is None:
             return
         try:

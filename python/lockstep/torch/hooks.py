@@ -52,7 +52,7 @@ class Turn:
     def begin(self):
         """A backward begins."""
         with self.line.changed:
-            if self.line.failed and not self.line.waiting:  # ranks that do not know the failed pass as a whole count anew
+            if self.line.failed and not self.line.waiting:  # its pass may not have begun them all on every rank
                 self.line.begun, self.line.failed = 0, False
             self.line.begun += 1
             self._number = self.line.begun
