@@ -53,6 +53,6 @@ lockstep_error* lockstep_check_replicas(lockstep_communicator* communicator, con
     LOCKSTEP_RETURN_IF_ERROR(lockstep::AgreeOnParameters(ranks, local, "", rows));
     lockstep::CompareOptions options;
     options.device = ranks.accelerator();
-    return lockstep::CompareReplicas(ranks, rows, absl::MakeConstSpan(data, count), options);
+    return lockstep::CompareReplicas(ranks, rows, absl::MakeConstSpan(data, count), options).status();
   });
 }

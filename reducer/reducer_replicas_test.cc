@@ -11,9 +11,9 @@ namespace lockstep::testing {
 namespace {
 
 constexpr int kTensors = 5;
-constexpr int kElements = 3000;  // 60,000 bytes: four slices
-constexpr int kCycle = 4;
-constexpr int kSteps = 12;  // whose replicas are equal
+constexpr int kElements = 800;       // 16,000 bytes: one slice
+constexpr int kElementsMany = 1000;  // 61 slices
+constexpr int kSteps = 12;           // whose replicas are equal
 
 struct Mode {
   std::string name;
@@ -46,7 +46,13 @@ std::vector<Mode> Modes() {
 // A worker with parameters, which stay as they are.
 class Model : public Worker {
  public:
-  using Worker::Worker;
+  Model(Communicator& communicator, const ReducerOptions& options)
+      : Worker(communicator, Vectors(kTensors, 1), options),
+        cycle(options.replicas[0].elements() == kElements ? 1 : 61) {}
+
+  const int cycle;  // of slices
+  bool takes_turns =
+      false;  // tensors are left out of every other step: those of even index of odd ones, and the others of even ones
 
   // A step whose gradients do not matter.
   absl::Status Step(bool sync = true) {
@@ -54,7 +60,10 @@ class Model : public Worker {
     BackwardOptions options;
     options.sync = sync;
     std::vector<const void*> data;
-    for (const auto& weights : weights_) data.push_back(weights.data());
+    ++steps_;
+    for (int t = 0; t < kTensors; ++t) {
+      data.push_back(takes_turns && (t + steps_) % 2 != 0 ? nullptr : weights_[t].data());
+    }
     options.replicas = data;
     options.stream = on_device ? &stream() : nullptr;
     LOCKSTEP_RETURN_IF_ERROR(Begin(options));
@@ -64,26 +73,28 @@ class Model : public Worker {
   Device* device() { return OnHost() ? nullptr : communicator().accelerator(); }
   ReachableVector<float>& weights(size_t index) { return weights_[index]; }
   // Steps within which a difference is reported: a cycle of slices, and until it is known.
-  int steps_to_see() { return kCycle + (OnHost() ? 1 : 4); }
+  int steps_to_see() { return cycle + (OnHost() ? 1 : 4); }
 
  private:
   std::vector<ReachableVector<float>> weights_ =
-      std::vector<ReachableVector<float>>(kTensors, ReachableVector<float>(kElements, 1.0F));
+      std::vector<ReachableVector<float>>(kTensors, ReachableVector<float>(kElementsMany, 1.0F));
+  int steps_ = 0;
 };
 
 // Runs 3 ranks. on_drift notes each report, and on the first `ending` ranks returns it as an error.
-void RunModels(const Mode& mode, int ending, const std::function<void(Model&, std::vector<absl::Status>&)>& body) {
+void RunModels(const Mode& mode, int elements, int ending,
+               const std::function<void(Model&, std::vector<absl::Status>&)>& body) {
   SCOPED_TRACE(absl::StrCat(mode.name, ", ends steps on ", ending, " ranks"));
   RunWorld(3, [&](Communicator& communicator) {
     ReducerOptions options = Caps({0});
     mode.set(options);
-    options.replicas = Vectors(kTensors, kElements);
+    options.replicas = Vectors(kTensors, elements);
     std::vector<absl::Status> reports;
     options.on_drift = [&](const absl::Status& drift) {
       reports.push_back(drift);
       return communicator.rank().value() < ending ? drift : absl::OkStatus();
     };
-    Model model(communicator, Vectors(kTensors, kElements), options);
+    Model model(communicator, options);
     body(model, reports);
   });
 }
@@ -96,7 +107,8 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
       const size_t tensor = random() % kTensors;
       const size_t element = kSteps + random() % (kElements - kSteps);
       const auto rank = static_cast<int>(random() % 3);
-      RunModels(mode, ending, [&](Model& model, std::vector<absl::Status>& reports) {
+      const int elements = mode.name == "plain" ? kElementsMany : kElements;
+      RunModels(mode, elements, ending, [&](Model& model, std::vector<absl::Status>& reports) {
         size_t failed = 0;
         const auto run = [&](int steps) {
           for (int step = 0; step < steps; ++step) {
@@ -124,24 +136,39 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
                     Fails(absl::StatusCode::kDataLoss, absl::StrCat("at [", element, "]: rank ", rank, " has 1.5 (")));
         EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
         EXPECT_EQ(GetErrorInfo(reports[0]).failed_rank, rank);
-        run(2 * kCycle + (ending > 0 ? 1 : 0));  // a step that on_drift ends does not count
+        const int more =
+            model.cycle + model.steps_to_see() + (ending > 0 ? 1 : 0);  // a step that on_drift ends does not count
+        run(more);
         EXPECT_GE(reports.size(), 2);
-        EXPECT_LE(reports.size(), 3);
+        EXPECT_LE(reports.size(), 1 + (more + model.cycle) / (model.cycle + 1));
 
         if (model.rank() == rank) model.weights(tensor)[element] = 1;
         run(model.steps_to_see());
         const size_t so_far = reports.size();
-        run(2 * kCycle);
+        run(2 * model.cycle);
         EXPECT_EQ(reports.size(), so_far);
       });
     }
   }
 }
 
+// As the parameters of two models that are trained in turns.
+TEST(Replicas, ThatAreLeftOutOfEveryOtherStepAreCompared) {
+  for (const int tensor : {0, 3}) {
+    RunModels(Modes()[tensor], kElementsMany, /*ending=*/0, [&](Model& model, std::vector<absl::Status>& reports) {
+      model.takes_turns = true;
+      if (model.rank() == 1) model.weights(tensor)[kElements / 2] = 1.5F;
+      for (int step = 0; step < 2 * model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      ASSERT_THAT(reports, Not(IsEmpty()));
+      EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
+    });
+  }
+}
+
 // Steps without sync compare nothing, and a rank that has joined takes part in comparisons without being compared.
 TEST(Replicas, OfJoinedRanksAndWithoutSyncMayDiffer) {
   const Mode uneven = {"uneven", [](ReducerOptions& options) { options.uneven_inputs = true; }};
-  RunModels(uneven, /*ending=*/0, [&](Model& model, std::vector<absl::Status>& reports) {
+  RunModels(uneven, kElements, /*ending=*/0, [&](Model& model, std::vector<absl::Status>& reports) {
     LOCKSTEP_EXPECT_OK(model.Step());
     for (int step = 0; step < 6; ++step) LOCKSTEP_EXPECT_OK(model.Step(/*sync=*/false));
     if (model.rank() == 2) {

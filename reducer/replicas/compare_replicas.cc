@@ -38,15 +38,17 @@ constexpr size_t kValuesShownMax = 4;
 constexpr uint64_t kAbsent = 0;
 uint64_t Present(uint64_t hash) { return hash == kAbsent ? 1 : hash; }
 
-// Reads tensors, wherever they are.
+// Reads tensors, wherever they are. A device's error is kept, and must not keep this rank from what the others wait for: the tensor counts
+// as absent.
 class Reader {
  public:
   Reader(absl::Span<const Parameter> tensors, absl::Span<const void* const> data, const CompareOptions& options)
       : tensors_(tensors), data_(data), options_(options) {}
 
   bool has(size_t tensor) const { return !data_.empty() && data_[tensor] != nullptr; }
+  const absl::Status& status() const { return status_; }
 
-  absl::StatusOr<uint64_t> Hash(const TensorRange& range) {
+  uint64_t Hash(const TensorRange& range) {
     const Parameter& tensor = tensors_[range.tensor];
     if (!has(range.tensor)) return kAbsent;
     if (tensor.device.kind == DeviceKind::kHost) return Present(HashOf(tensor, data_[range.tensor], range, 0));
@@ -56,32 +58,39 @@ class Reader {
     const size_t step = kChunkBytes / SizeOf(tensor.dtype);
     for (size_t done = 0; done < range.count; done += step) {
       const size_t count = std::min(step, range.count - done);
-      LOCKSTEP_ASSIGN_OR_RETURN(const char* const read, ReadFromDevice({range.tensor, range.first + done, count}));
+      const char* const read = ReadFromDevice({range.tensor, range.first + done, count});
+      if (read == nullptr) return kAbsent;
       chunk.shape = {static_cast<int64_t>(count)};
       hash = HashOf(chunk, read, {0, 0, count}, hash);
     }
     return Present(hash);
   }
 
-  // REQUIRES has(range.tensor)
-  absl::Status Read(const TensorRange& range, char* target) {
+  // RETURNS false if that cannot be read. REQUIRES has(range.tensor)
+  bool Read(const TensorRange& range, char* target) {
     const Parameter& tensor = tensors_[range.tensor];
     const size_t size = SizeOf(tensor.dtype);
     if (tensor.device.kind != DeviceKind::kHost) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const char* const read, ReadFromDevice(range));
-      std::memcpy(target, read, range.count * size);
-      return absl::OkStatus();
+      const char* const read = ReadFromDevice(range);
+      if (read != nullptr) std::memcpy(target, read, range.count * size);
+      return read != nullptr;
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(const TensorView view,
-                              TensorView::Create(const_cast<void*>(data_[range.tensor]), tensor.dtype, tensor.shape,
-                                                 tensor.strides, tensor.device));
-    kernels::ReadElements(view, range.first, range.count, target, tensor.dtype, 1.0);
-    return absl::OkStatus();
+    const auto view = TensorView::Create(const_cast<void*>(data_[range.tensor]), tensor.dtype, tensor.shape,
+                                         tensor.strides, tensor.device);
+    status_.Update(view.status());
+    if (view.ok()) kernels::ReadElements(*view, range.first, range.count, target, tensor.dtype, 1.0);
+    return view.ok();
   }
 
  private:
-  // REQUIRES at most kChunkBytes. RETURNS memory that is borrowed until the next call.
-  absl::StatusOr<const char*> ReadFromDevice(const TensorRange& range) {
+  // REQUIRES at most kChunkBytes. RETURNS memory that is borrowed until the next call; null on an error.
+  const char* ReadFromDevice(const TensorRange& range) {
+    const absl::Status read = ReadInto(range);
+    status_.Update(read);
+    return read.ok() ? staging_.data() : nullptr;
+  }
+
+  absl::Status ReadInto(const TensorRange& range) {
     if (staging_.data() == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(staging_, DeviceMemory::AllocateOnHost(options_.device, kChunkBytes));
     }
@@ -92,8 +101,7 @@ class Reader {
     const size_t size = SizeOf(tensors_[range.tensor].dtype);
     const char* const begin = static_cast<const char*>(data_[range.tensor]) + range.first * size;
     LOCKSTEP_RETURN_IF_ERROR(stream.Copy(staging_.data(), begin, range.count * size));
-    LOCKSTEP_RETURN_IF_ERROR(stream.Synchronize(Deadline::Infinite()));
-    return staging_.data();
+    return stream.Synchronize(Deadline::Infinite());
   }
 
   const absl::Span<const Parameter> tensors_;
@@ -101,6 +109,7 @@ class Reader {
   const CompareOptions& options_;
   std::unique_ptr<Stream> own_stream_;
   DeviceMemory staging_;
+  absl::Status status_;
 };
 
 // The ranks that have each value, the value of the lowest rank first. Those without one are left out.
@@ -123,26 +132,24 @@ class Comparison {
              const CompareOptions& options)
       : communicator_(communicator), tensors_(tensors), options_(options), reader_(tensors, data, options) {}
 
-  absl::Status Run() {
+  absl::StatusOr<bool> Run() {
     std::vector<uint64_t> mine(tensors_.size());
-    // A device's error must not keep this rank from what the others wait for.
-    absl::Status read;
     for (size_t t = 0; t < mine.size(); ++t) {
-      const absl::StatusOr<uint64_t> hash = reader_.Hash({t, 0, static_cast<size_t>(tensors_[t].elements())});
-      read.Update(hash.status());
-      mine[t] = hash.ok() ? *hash : kAbsent;
+      mine[t] = reader_.Hash({t, 0, static_cast<size_t>(tensors_[t].elements())});
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, Gather(mine));
     absl::optional<size_t> first;
     size_t different = 0;
+    bool complete = true;
     std::vector<bool> odd(communicator_.size(), false);  // differs from a majority
     for (size_t t = 0; t < mine.size(); ++t) {
       const auto groups = GroupHashes(all, mine.size(), t);
+      size_t ranks = 0;
+      for (const auto& group : groups) ranks += group.second.size();
+      complete = complete && ranks == odd.size();
       if (groups.size() < 2) continue;
       ++different;
       if (!first.has_value()) first = t;
-      size_t ranks = 0;
-      for (const auto& group : groups) ranks += group.second.size();
       for (const auto& most : groups) {
         if (2 * most.second.size() <= ranks) continue;
         for (const auto& group : groups) {
@@ -150,7 +157,10 @@ class Comparison {
         }
       }
     }
-    if (!first.has_value()) return read;
+    if (!first.has_value()) {
+      LOCKSTEP_RETURN_IF_ERROR(reader_.status());
+      return complete;
+    }
     std::vector<int> odd_ranks;
     for (size_t rank = 0; rank < odd.size(); ++rank) {
       if (odd[rank]) odd_ranks.push_back(static_cast<int>(rank));
@@ -199,7 +209,7 @@ class Comparison {
         return TensorRange{range.tensor, range.first + begin, std::min(step, range.count - begin)};
       };
       for (size_t p = 0; p < kParts; ++p) {
-        LOCKSTEP_ASSIGN_OR_RETURN(mine[p], reader_.Hash(part(p)));
+        mine[p] = reader_.Hash(part(p));
       }
       LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, Gather(mine));
       size_t p = 0;
@@ -209,10 +219,7 @@ class Comparison {
     }
     // A byte ahead says whether the rank has the tensor.
     std::vector<char> mine(1 + range.count * size, 0);
-    if (reader_.has(tensor)) {
-      mine[0] = 1;
-      LOCKSTEP_RETURN_IF_ERROR(reader_.Read(range, mine.data() + 1));
-    }
+    if (reader_.has(tensor)) mine[0] = reader_.Read(range, mine.data() + 1) ? 1 : 0;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<char> all, Gather(mine));
     for (size_t i = 0; i < range.count; ++i) {
       const auto groups = Group<std::string>(communicator_.size(), [&](int rank) {
@@ -278,8 +285,8 @@ class Comparison {
 
 }  // namespace
 
-absl::Status CompareReplicas(Communicator& communicator, absl::Span<const Parameter> tensors,
-                             absl::Span<const void* const> data, const CompareOptions& options) {
+absl::StatusOr<bool> CompareReplicas(Communicator& communicator, absl::Span<const Parameter> tensors,
+                                     absl::Span<const void* const> data, const CompareOptions& options) {
   return Comparison(communicator, tensors, data, options).Run();
 }
 

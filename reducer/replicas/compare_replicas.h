@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/device/device.h"
 #include "comm/communicator.h"
@@ -27,14 +27,14 @@ struct CompareOptions {
 // `data` has the address of each tensor, on the host or on options.device; null or an empty list: this rank does not have it, and takes
 // part all the same. REQUIRES  the table is the same on all ranks (AgreeOnParameters), and nothing writes the tensors meanwhile
 //
-// RETURNS  OK if all tensors are equal
+// RETURNS  whether every rank has every tensor, and they are equal
 // ERRORS   DATA_LOSS  some tensor differs: the same text on every rank. It names how many do, the ranks that differ from the majority, the
 //                     first such tensor and its first element that differs, and what each rank has there. As data, the error has that
 //                     tensor as its parameter and the lowest of those ranks as failed_rank.
 //          the communicator's
 // COST     a pass over the tensors, and an all-gather of 8 bytes per tensor. If they differ, a few more of at most 4 KiB per rank.
-absl::Status CompareReplicas(Communicator& communicator, absl::Span<const Parameter> tensors,
-                             absl::Span<const void* const> data, const CompareOptions& options);
+absl::StatusOr<bool> CompareReplicas(Communicator& communicator, absl::Span<const Parameter> tensors,
+                                     absl::Span<const void* const> data, const CompareOptions& options);
 
 }  // namespace lockstep
 

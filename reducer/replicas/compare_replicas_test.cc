@@ -48,7 +48,7 @@ class Model {
 };
 
 absl::Status Compare(Communicator& communicator, const std::vector<const void*>& data) {
-  return CompareReplicas(communicator, Table(), data, {});
+  return CompareReplicas(communicator, Table(), data, {}).status();
 }
 
 TEST(CompareReplicas, OfEqualReplicasFindsNothing) {

@@ -26,24 +26,25 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, 
                                                                  absl::Span<const void* const> data, Stream* stream,
                                                                  std::chrono::milliseconds timeout) {
   if (differed_in_ != 0 && differed_in_ < known_until) {
-    differed_in_ = 0;
-    quiet_until_ = step + hash_->slices();
     CompareOptions options;
     options.stream = stream;
     options.device = device_;
     options.by_holder = true;
     options.timeout = timeout;
-    const absl::Status compared = CompareReplicas(*communicator_, tensors_, data, options);
-    if (absl::IsDataLoss(compared)) {
-      const absl::Status reaction = on_drift_ == nullptr ? absl::OkStatus() : on_drift_(compared);
-      LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true));
-      if (on_drift_ == nullptr && !std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
-        LOCKSTEP_LOG(kWarning) << compared.message();
-      }
-    } else {
-      LOCKSTEP_RETURN_IF_ERROR(compared);
-      LOCKSTEP_LOG(kInfo) << "replicas differed for a step, and are equal again";
+    const absl::StatusOr<bool> equal = CompareReplicas(*communicator_, tensors_, data, options);
+    const bool drifted = absl::IsDataLoss(equal.status());
+    // Tensors that some rank leaves out of this step may be those that differ: the next steps look again, for a cycle of slices.
+    const bool looks_again = equal.ok() && !*equal && step - differed_in_ < hash_->slices();
+    if (!looks_again) differed_in_ = 0;
+    if (drifted) quiet_until_ = step + hash_->slices();
+    const absl::Status reaction = !drifted               ? equal.status()
+                                  : on_drift_ == nullptr ? absl::OkStatus()
+                                                         : on_drift_(equal.status());
+    LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true));
+    if (drifted && on_drift_ == nullptr && !std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
+      LOCKSTEP_LOG(kWarning) << equal.status().message();
     }
+    if (!drifted && !looks_again) LOCKSTEP_LOG(kInfo) << "replicas differed for a step, and are equal again";
   }
   return hash_->Next(step, data, stream);
 }

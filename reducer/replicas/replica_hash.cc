@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kSlicesMax = 64;
-constexpr size_t kSliceBytesMin = size_t{16} << 10;
+constexpr size_t kSlices = 61;
+constexpr size_t kOneSliceBytesMax = size_t{16} << 10;
 
 TensorView ViewOf(const Parameter& tensor, const void* data) {
   return TensorView::Create(const_cast<void*>(data), tensor.dtype, tensor.shape, tensor.strides, tensor.device).value();
@@ -27,7 +27,7 @@ std::vector<std::vector<TensorRange>> CutIntoSlices(absl::Span<const Parameter> 
   size_t total = 0;
   for (const Parameter& tensor : tensors) total += tensor.bytes();
   if (total == 0) return {};
-  const size_t count = std::min(kSlicesMax, (total + kSliceBytesMin - 1) / kSliceBytesMin);
+  const size_t count = total > kOneSliceBytesMax ? kSlices : 1;
   const size_t slice_bytes = (total + count - 1) / count;
   std::vector<std::vector<TensorRange>> slices(1);
   size_t room = slice_bytes;
@@ -45,7 +45,7 @@ std::vector<std::vector<TensorRange>> CutIntoSlices(absl::Span<const Parameter> 
       room = slice_bytes;
     }
   }
-  if (slices.back().empty()) slices.pop_back();
+  slices.resize(count);
   return slices;
 }
 

@@ -1,7 +1,8 @@
 // ReplicaHash: a hash of a part of the model for each step, by which ranks find out whether their replicas are still equal.
 //
-// The bytes of all tensors, one tensor after the other, are cut into at most 64 slices of at least 16 KiB, between elements. Step n
-// hashes slice n modulo their number, so 64 steps cover every byte, and a step costs a 64th of one pass over the model. On the host the
+// The bytes of all tensors, one tensor after the other, are cut into 61 slices, between elements, or are one slice of at most 16 KiB. Step
+// n hashes slice n modulo their number, so 61 steps cover every byte, and a step costs a 61st of one pass over the model. The number is
+// prime: a tensor that is left out of every other step, as those of two models that take turns, is hashed in the others. On the host the
 // hash is XXH3 (Collet). On a device a kernel adds up kernels/hash_word.h in the order of the embedder's stream. The host does not wait
 // for it: a step gets the hash of the step before last, which has ended.
 //
@@ -34,7 +35,7 @@ struct TensorRange {
   size_t count = 0;
 };
 
-// The slices, each of which is a list of ranges. Without bytes there is no slice.
+// The slices, each of which is a list of ranges; the last may be empty. Without bytes there is no slice.
 std::vector<std::vector<TensorRange>> CutIntoSlices(absl::Span<const Parameter> tensors);
 
 // A tensor's shape and strides, as a view of memory that is not the tensor's.

@@ -15,7 +15,7 @@ Parameter Tensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> s
   return MakeParameter("", dtype, std::move(shape), std::move(strides));
 }
 
-TEST(CutIntoSlices, CoversEveryElementOnceInAtMost64SlicesOfSimilarSize) {
+TEST(CutIntoSlices, CoversEveryElementOnceInOneOr61SlicesOfSimilarSize) {
   std::mt19937_64 random(7);
   const DType dtypes[] = {DType::kF32, DType::kBF16, DType::kComplex128, DType::kU8, DType::kI64};
   for (int model = 0; model < 300; ++model) {
@@ -27,10 +27,9 @@ TEST(CutIntoSlices, CoversEveryElementOnceInAtMost64SlicesOfSimilarSize) {
     size_t total = 0;
     for (const Parameter& tensor : tensors) total += tensor.bytes();
     const auto slices = CutIntoSlices(tensors);
-    EXPECT_LE(slices.size(), 64);
+    EXPECT_EQ(slices.size(), total == 0 ? 0 : total <= 16 << 10 ? 1 : 61);
     std::vector<int64_t> next(tensors.size(), 0);
     for (const auto& slice : slices) {
-      EXPECT_FALSE(slice.empty());
       size_t bytes = 0;
       for (const TensorRange& range : slice) {
         EXPECT_EQ(range.first, next[range.tensor]);
@@ -38,7 +37,7 @@ TEST(CutIntoSlices, CoversEveryElementOnceInAtMost64SlicesOfSimilarSize) {
         next[range.tensor] += range.count;
         bytes += range.count * SizeOf(tensors[range.tensor].dtype);
       }
-      EXPECT_LE(bytes, std::max<size_t>(16 << 10, total / 64 + 64) + 16);
+      EXPECT_LE(bytes, (slices.size() == 1 ? total : total / 61) + 16);
     }
     for (size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ(next[t], tensors[t].elements());
   }
@@ -55,7 +54,7 @@ TEST(ReplicaHash, SeesEachBitOnceInACycleAndNoGaps) {
       std::string(28000, 'a'), std::string(1200, 'b'), std::string(8, 'c'), std::string(49 * 256 + 160, 'd'), "",
       std::string(40001, 'e')};
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto hash, ReplicaHash::Create(table, HostDevice(), nullptr));
-  ASSERT_EQ(hash->slices(), 5);
+  ASSERT_EQ(hash->slices(), 61);
   const auto cycle = [&] {
     std::vector<const void*> data;
     for (const std::string& bytes : memory) data.push_back(bytes.data());

@@ -43,7 +43,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     optimizer_step   optimizer_step(parameters) is called for each bucket as soon as it is averaged, with averages in .grad, on the thread
                      lockstep-opt, while later buckets are under way. Errors come from backward().
-    on_drift         Each backward that averages also compares a 64th of the replicas' parameters between the ranks. If they differ, 'warn'
+    on_drift         Each backward that averages also compares a 61st of the replicas' parameters between the ranks. If they differ, 'warn'
                      warns once, on rank 0, and names the parameter, the element and the ranks; 'raise' raises that lockstep.DataLoss from
                      backward(), on all ranks; a function gets it. None compares nothing, as do hooks that do not average ('noop',
                      post_localSGD_hook). Buffers, frozen and ignored parameters, and ranks without inputs (join), are not compared.
