@@ -122,8 +122,18 @@ struct lockstep_fresh_buffers {
 
 namespace lockstep::capi {
 
-// Whether this thread is in a hook_issue.
-bool InHook();
+// In how many calls of reducers' callbacks this thread is: hook_issue, hook_start and optimizer_step.
+int& Callbacks();
+
+// RETURNS  what a callback returns
+template <typename Callback>
+auto InCallback(Callback&& callback) {
+  struct Scope {
+    Scope() { ++Callbacks(); }
+    ~Scope() { --Callbacks(); }
+  } scope;
+  return callback();
+}
 
 // Destroys a handle. Does nothing in a forked child, where the destructors would wait for threads that do not exist.
 template <typename Handle>
@@ -147,9 +157,15 @@ inline absl::Status CheckUsable(const lockstep_prepared* prepared) {
   return CheckHandle(prepared, "prepared", "prepared collective");
 }
 
-inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
+// Of a reducer that may have lost its communicator.
+inline absl::Status CheckReducer(const lockstep_reducer* reducer) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHandle(reducer, "reducer", "reducer"));
-  if (InHook()) return absl::FailedPreconditionError("a hook must not call a reducer: it is called by one");
+  if (Callbacks() == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("a hook or optimizer_step must not call a reducer: it is called by one");
+}
+
+inline absl::Status CheckUsable(const lockstep_reducer* reducer) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReducer(reducer));
   if (!reducer->communicator->left()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "the reducer's communicator was destroyed: the reducer can only be given another communicator, or destroyed");

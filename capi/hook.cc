@@ -42,6 +42,7 @@ static absl::Status CheckUsable(const lockstep_hook_bucket* bucket) {
 namespace {
 
 using lockstep::capi::Guard;
+using lockstep::capi::InCallback;
 using lockstep::capi::NullArgument;
 using lockstep::capi::TakeError;
 using lockstep::capi::ToTensorView;
@@ -89,7 +90,8 @@ class StreamOrderedHook : public lockstep::CommHook {
     lockstep_hook_bucket* const handle = handles_.For(bucket, /*stream_ordered=*/true);
     const lockstep_stream given = lockstep::capi::ToStream(stream);
     issuing = {handle, &stream, given.handle};
-    absl::Status issued = TakeError(issue_(context_, handle, &handle->communicator, &given));
+    absl::Status issued =
+        InCallback([&] { return TakeError(issue_(context_, handle, &handle->communicator, &given)); });
     issuing = {};
     return issued;
   }
@@ -123,7 +125,10 @@ lockstep_tensor VectorAt(const lockstep::HookBucket& bucket, size_t offset, cons
 
 namespace lockstep::capi {
 
-bool InHook() { return issuing.bucket != nullptr; }
+int& Callbacks() {
+  static thread_local int callbacks = 0;
+  return callbacks;
+}
 
 absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reducer_options& options,
                                                            const std::shared_ptr<World>* world) {
@@ -140,12 +145,13 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   const std::chrono::milliseconds given(options.hook_timeout_ms);
   const auto handles = std::make_shared<BucketHandles>(world);
   const lockstep_hook_start start = options.hook_start;
-  return std::shared_ptr<CommHook>(MakeHostCompletedHook(
-      name, given.count() == 0 ? kTimeout : given,
-      [handles, start, context](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
-        lockstep_hook_bucket* const handle = handles->For(bucket, /*stream_ordered=*/false);
-        start(context, handle, &handle->communicator, new lockstep_hook_completion{std::move(completion)});
-      }));
+  return std::shared_ptr<CommHook>(
+      MakeHostCompletedHook(name, given.count() == 0 ? kTimeout : given,
+                            [handles, start, context](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+                              lockstep_hook_bucket* const handle = handles->For(bucket, /*stream_ordered=*/false);
+                              auto* const told = new lockstep_hook_completion{std::move(completion)};
+                              InCallback([&] { start(context, handle, &handle->communicator, told); });
+                            }));
 }
 
 absl::Status EnqueueForHook(lockstep_hook_bucket* handle, const lockstep_stream* stream, CollectiveRequest request) {

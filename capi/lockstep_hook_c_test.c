@@ -317,29 +317,53 @@ static void GradientsOfABucket(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
-/* Its context is the reducer. */
-static lockstep_error* CallReducer(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+/* The reducer, whose callbacks call it. */
+static lockstep_reducer* called = NULL;
+
+static void CallReducer(lockstep_communicator* communicator) {
+  static const char text[] = "a hook or optimizer_step must not call a reducer";
+  MISUSED(lockstep_reducer_end_backward(called, NULL), text);
+  MISUSED(lockstep_reducer_mark_unused(called, 0, NULL), text);
+  MISUSED(lockstep_reducer_change_communicator(called, communicator), text);
+}
+
+static lockstep_error* CallInIssue(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                    const lockstep_stream* stream) {
-  lockstep_reducer* const reducer = *(lockstep_reducer**)context;
+  (void)context;
   (void)bucket;
-  (void)communicator;
   (void)stream;
-  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "a hook must not call a reducer");
-  MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "a hook must not call a reducer");
+  CallReducer(communicator);
   return NULL;
 }
 
-static void HookThatCallsItsReducer(lockstep_communicator* communicator) {
-  lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer = NULL;
+static void CallInStart(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
+                        lockstep_hook_completion* completion) {
+  (void)context;
+  (void)bucket;
+  CallReducer(communicator);
+  lockstep_hook_complete(completion, NULL);
+}
+
+static lockstep_error* CallInStep(void* context, const lockstep_reduced_bucket* bucket) {
+  (void)bucket;
+  CallReducer(context);
+  return NULL;
+}
+
+static void CallbacksThatCallTheirReducer(lockstep_communicator* communicator) {
   Model model;
   InitModel(&model);
-  options.hook = LOCKSTEP_HOOK_CALLBACK;
-  options.hook_issue = CallReducer;
-  options.hook_context = &reducer;
-  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  OK(RunStep(reducer, &model, 1));
-  lockstep_reducer_destroy(reducer);
+  for (int which = 0; which < 3; ++which) {
+    lockstep_reducer_options options = OneEach();
+    options.hook = which < 2 ? LOCKSTEP_HOOK_CALLBACK : LOCKSTEP_HOOK_NONE;
+    options.hook_issue = which == 0 ? CallInIssue : NULL;
+    options.hook_start = which == 1 ? CallInStart : NULL;
+    options.optimizer_step = which == 2 ? CallInStep : NULL;
+    options.optimizer_context = which == 2 ? communicator : NULL;
+    called = CreateReducer(communicator, &model, PARAMETERS, &options);
+    OK(RunStep(called, &model, 1));
+    lockstep_reducer_destroy(called);
+  }
 }
 
 static void HooksThatCannotBe(lockstep_communicator* communicator) {
@@ -387,7 +411,7 @@ static void UseHooks(lockstep_communicator* communicator) {
   HostCompletedHook(communicator);
   GradientsOfABucket(communicator);
   HooksThatCannotBe(communicator);
-  HookThatCallsItsReducer(communicator);
+  CallbacksThatCallTheirReducer(communicator);
 }
 
 int main(void) {

@@ -132,6 +132,7 @@ static void FlagsThatCannotBe(lockstep_communicator* communicator) {
       FLAG(REDUCER, lockstep_reducer_options, uneven_inputs),
       FLAG(REDUCER, lockstep_reducer_options, divide_by_live_ranks),
       FLAG(REDUCER, lockstep_reducer_options, throw_on_early_termination),
+      FLAG(REDUCER, lockstep_reducer_options, preserve_gradients),
       FLAG(PARAMETER, lockstep_parameter, ignored),
       FLAG(PARAMETER, lockstep_parameter, sparse),
       FLAG(BACKWARD, lockstep_backward_options, no_sync),
@@ -175,6 +176,7 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
   static const int64_t cap = 0;
   static char context;
   const lockstep_hook_issue issue = (lockstep_hook_issue)(void (*)(void))Release;
+  const lockstep_on_drift drift = (lockstep_on_drift)(void (*)(void))Release;
   lockstep_reducer* reducer = NULL;
   Model model;
   InitModel(&model);
@@ -188,6 +190,10 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
   REFUSED(delayed, &delayed, "delayed without delayed_count");
   REFUSED(delayed_trigger, 1, "delayed_trigger without delayed");
   REFUSED(bucket_caps_bytes, &cap, "bucket_caps_bytes without bucket_cap_count");
+  REFUSED(replicas, model.table, "replicas without replica_count");
+  REFUSED(on_drift, drift, "on_drift without replicas");
+  REFUSED(drift_context, &context, "drift_context without on_drift");
+  REFUSED(drift_release, Release, "drift_release without on_drift");
   REFUSED(optimizer_context, &context, "optimizer_context without optimizer_step");
   REFUSED(optimizer_release, Release, "optimizer_release without optimizer_step");
   REFUSED(hook_name, "mine", "hook_name without LOCKSTEP_HOOK_CALLBACK");

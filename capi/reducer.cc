@@ -130,6 +130,9 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
     }
     if (given.unused_given != 0) backward.unused = absl::MakeConstSpan(given.unused, given.unused_count);
     LOCKSTEP_ASSIGN_OR_RETURN(backward.stream, FindStream(*reducer, given.stream));
+    if (given.replicas != nullptr && reducer->replica_count == 0) {
+      return absl::InvalidArgumentError("replicas: the reducer was created without a table of them");
+    }
     if (given.replicas != nullptr) backward.replicas = absl::MakeConstSpan(given.replicas, reducer->replica_count);
     return reducer->reducer->BeginBackward(backward);
   });
@@ -414,7 +417,7 @@ lockstep_error* lockstep_reducer_join(lockstep_reducer* reducer, const lockstep_
 
 lockstep_error* lockstep_reducer_change_communicator(lockstep_reducer* reducer, lockstep_communicator* communicator) {
   return Guard([&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckHandle(reducer, "reducer", "reducer"));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckReducer(reducer));
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable(communicator));
     const absl::Status changed = reducer->reducer->ChangeCommunicator(communicator->get());
     // Unless that failed before it began.

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "capi/error.h"
+#include "capi/handles.h"
 #include "capi/hook.h"
 #include "capi/tensor.h"
 #include "reducer/pipeline/average.h"
@@ -76,6 +77,10 @@ absl::Status CheckRequired(const lockstep_reducer_options& given) {
       {"bucket_caps_bytes", given.bucket_caps_bytes != nullptr, "bucket_cap_count", given.bucket_cap_count > 0},
       {"delayed", given.delayed != nullptr, "delayed_count", given.delayed_count > 0},
       {"delayed_trigger", given.delayed_trigger != 0, "delayed", given.delayed_count > 0},
+      {"replicas", given.replicas != nullptr, "replica_count", given.replica_count > 0},
+      {"on_drift", given.on_drift != nullptr, "replicas", given.replica_count > 0},
+      {"drift_context", given.drift_context != nullptr, "on_drift", given.on_drift != nullptr},
+      {"drift_release", given.drift_release != nullptr, "on_drift", given.on_drift != nullptr},
   };
   for (const auto& rule : rules) {
     if (!rule.is_given || rule.has_required) continue;
@@ -177,7 +182,7 @@ OptimizerStep ToOptimizer(lockstep_optimizer_step step, void* context) {
       stream = ToStream(*bucket.stream);
       reduced.stream = &stream;
     }
-    return TakeError(step(context, &reduced));
+    return InCallback([&] { return TakeError(step(context, &reduced)); });
   };
 }
 

@@ -335,7 +335,7 @@ class Reducer:
             c_options.no_sync, c_options.stream = no_sync, stream or ffi.NULL
             given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
             c_options.unused_given, c_options.unused, c_options.unused_count = unused is not None, given, len(unused or ())
-            data = ffi.NULL if replicas is None else _addresses(replicas)
+            data = _addresses(replicas) if replicas else ffi.NULL
             c_options.replicas = ffi.cast('void**', data)
         check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))
         # Not before: if it is refused, a step that is under way goes on with them.
