@@ -610,7 +610,7 @@ typedef struct lockstep_reduced_bucket {
 
 /* Updates these parameters while later buckets are still under way. If it returns an error, this rank's end_backward fails with it, and
  * so does the other ranks' if a later bucket can still tell them. The library frees the error.
- *   THREADS  Runs on the thread lockstep-opt. */
+ *   THREADS  Runs on the thread lockstep-opt. It must not call a reducer. */
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
 /* Gets a difference between the ranks' replicas: the error of lockstep_check_replicas. Owns it: frees it and returns NULL to go on, or
@@ -663,8 +663,9 @@ typedef struct lockstep_reducer_options {
    * the order in which rank 0's gradients appeared; but not with gradient_as_bucket_view, since the views would move. */
   int32_t no_replan;
   const char* plan; /* from lockstep_reducer_export_plan of an earlier run: the same buckets as then */
-  /* These parameters are reduced when the gradient of parameter delayed_trigger is ready. Marks of any backward until then count. Those
-   * without a mark are unused. */
+  /* These parameters are reduced when the gradient of parameter delayed_trigger is ready. Marks of any backward until then count. In the
+   * rest of that backward, marks of those that have been marked are refused, and marks of others count for the next one. Those without a
+   * mark are unused. */
   const size_t* delayed;
   size_t delayed_count;
   size_t delayed_trigger;
@@ -689,7 +690,7 @@ typedef struct lockstep_reducer_options {
   int32_t preserve_gradients;
   /* Tensors that stay equal on all ranks if training goes well, such as the parameters; copied, and equal on all ranks. They are on the
    * device of the gradients; on a GPU they have no gaps. Each step hashes a part of them, where `replicas` of
-   * lockstep_backward_options says they are, and the ranks compare the hashes in the last bucket, with no further message. 64 steps
+   * lockstep_backward_options says they are, and the ranks compare the hashes in the last bucket, with no further message. 61 steps
    * cover every byte. If hashes differ, a later begin_backward finds out where, and calls on_drift. NULL: no check. */
   const lockstep_parameter* replicas;
   size_t replica_count;
@@ -712,8 +713,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
 
 /* If a step is under way, waits for its launched buckets, at most until their deadline. If end_backward was not called, the step fails on
  * the other ranks: their end_backward returns FAILED_PRECONDITION, which names this rank. This call waits for them, at most 30 s, then
- * aborts the communicator. Buckets that were launched before are averages. Calls no hook. Does not wait if the communicator was destroyed
- * or aborted, nor for a backward without sync. */
+ * aborts the communicator. Without preserve_gradients, buckets that were launched before are averages. Calls no hook. Does not wait if the
+ * communicator was destroyed or aborted, nor for a backward without sync. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.
@@ -872,7 +873,7 @@ LOCKSTEP_EXPORT size_t lockstep_reducer_bucket_count(const lockstep_reducer* red
  *
  * The hook has a communicator of its own. The reducer owns it, so the hook never destroys it. If a hook fails on one rank, the hook's
  * communicator ends on all ranks, and every rank's end_backward returns that error. The reducer's communicator is not affected, and the
- * next backward has a new one for the hook. A hook must not call its reducer. */
+ * next backward has a new one for the hook. A hook must not call a reducer. */
 
 /* The bucket's number, 0 to count - 1 in the order of launch; the number of buckets; the number of synchronised backwards begun, this
  * one included; the number of gradients in the bucket. 0 for NULL. */

@@ -263,7 +263,8 @@ class Case:
             'predivide_factor': pick([0.5, 1, 2, 4]) if averaging == lib.LOCKSTEP_AVERAGING_PREDIVIDE else None,
             'compression': getattr(lib, 'LOCKSTEP_COMPRESSION_' + (self.wire or 'NONE')), 'hook': getattr(lib, 'LOCKSTEP_HOOK_' + hook),
             'delayed': ffi.new('size_t[]', list(self.delayed)) if delayed else None, 'delayed_count': len(delayed),
-            'delayed_trigger': self.trigger, 'uneven_inputs': uneven, 'throw_on_early_termination': uneven and chance(0.2),
+            'delayed_trigger': self.trigger, 'preserve_gradients': chance(0.3), 'uneven_inputs': uneven,
+            'throw_on_early_termination': uneven and chance(0.2),
             'divide_by_live_ranks': uneven and self.hook in (None, 'named') and not sums and chance(0.5)}
 
     def draw_step(self, live, contracts):
@@ -434,7 +435,9 @@ class Contract:
 
     def mark(self, index, mark):
         if index in self.case.delayed:
-            if index in self.turn.given or (self.taken and mark.source == 'view'):
+            if index in self.turn.given:
+                return self.refuse(index, WRONG_STATE)
+            if self.taken and mark.source == 'view':
                 return None  # the memory is borrowed until the end of the backward
         elif index in self.unused or self.is_ready(index):
             return self.refuse(index, WRONG_STATE)
@@ -687,19 +690,33 @@ class Run:
         bits = {}
         for p in self.case.active:
             average = self.case.average(backward, p, self.rank)
-            if failed:
-                self.check_failure(p, self.place(p.index, turn.given.get(p.index)), average)
-            else:
+            self.check_state(p, self.place(p.index, turn.given.get(p.index)), average, failed)
+            if not failed:
                 bits[p.index] = self.check_average(p, average)
         used = set().union(*[other.given for other in backward.turns.values()])
         self.require(failed or not self.case.optimizer or self.optimized == used, f'the optimizer had {self.optimized}, not {used}')
         self.records.append((text, bits))
 
-    def check_failure(self, p, place, average):
-        """A gradient of a failed step is as it was, or an average, unless it lives in a bucket or went through a hook."""
-        if place:
-            self.require(isinstance(place, View) or self.case.hook or numpy.array_equal(place.array, place.expected)
-                         or self.case.is_average(p, place.dtype, place.array, average), f'{p} is neither as it was nor an average')
+    def check_state(self, p, place, average, failed):
+        """What the reducer says of a gradient holds. After a failure it is as it was or an average, unless it lives in a bucket or went
+        through a hook; with preserve_gradients it is as it was."""
+        out = ffi.new('lockstep_gradient_state*')
+        check(lib.lockstep_reducer_gradient_state(self.reducer, p.index, out))
+        state, averaged = out[0], place and place.array.size and average is not None
+        if not failed:
+            allowed = [lib.LOCKSTEP_GRADIENT_AVERAGED if averaged else lib.LOCKSTEP_GRADIENT_UNCHANGED]
+        else:
+            allowed = [lib.LOCKSTEP_GRADIENT_UNCHANGED]
+            if averaged and not self.case.options['preserve_gradients']:
+                allowed += [lib.LOCKSTEP_GRADIENT_AVERAGED]
+            if (isinstance(place, View) or self.case.hook) and not self.case.options['preserve_gradients']:
+                allowed += [lib.LOCKSTEP_GRADIENT_UNDEFINED]
+        self.require(state in allowed, f'the state of {p} is {state}, not in {allowed}')
+        if place and state == lib.LOCKSTEP_GRADIENT_UNCHANGED:
+            self.require(place.array.tobytes() == place.expected.tobytes(), f'{p} is not as it was')
+        elif place and failed and state == lib.LOCKSTEP_GRADIENT_AVERAGED:
+            self.require(self.case.is_average(p, place.dtype, place.array, average), f'{p} is no average')
+        if place and failed:
             place.adopt()
 
     def check_average(self, p, average):
@@ -718,14 +735,14 @@ class Run:
         self.require(used[0] == (average is not None), f'the average of {p}: used is {used[0]}')
         return None if average is None else (dtype, zlib.crc32(found.tobytes()))
 
-    def check_tensor(self, p, tensor, average):
+    def check_tensor(self, p, tensor, average, ended=True):
         mark, found, dtype = self.turn.given.get(p.index), at(tensor), BY_CODE[tensor.dtype]
         place = self.place(p.index, mark)
         self.require(list(found.shape) == p.shape and (not found.size or dtype == (place or p).dtype), f'{p}: {dtype} {found.shape}')
         self.require(not place or not found.size or tensor.data == place.tensor.data, f'the average of {p}, {mark}, is elsewhere')
         if not self.case.is_average(p, dtype, found, average):
             self.require(False, f'{p}, {mark}:\n{dtype.decode(found)}, not\n{average[0]}')
-        if place:
+        if place and (ended or not self.case.options['preserve_gradients']):
             place.take_back()  # the program's again
             place.adopt()
         return found
@@ -807,7 +824,7 @@ class Run:
             if p.sparse:
                 self.check_rows(p, average, bucket.rows, bucket.row_values, bucket.row_count)
             else:
-                self.check_tensor(p, bucket.gradients + i, average)
+                self.check_tensor(p, bucket.gradients + i, average, ended=False)
         return ffi.NULL
 
 

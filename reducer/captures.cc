@@ -31,8 +31,8 @@ absl::Status Captures::Check(const Candidate& candidate) {
   if (!options.delayed.empty()) return refuse("the host decides in each step what delayed parameters have");
   if (candidate.replanning) {
     return refuse(
-        "buckets are about to be planned anew: run steps until plan_version() has grown, or make the reducer without "
-        "replan");
+        "buckets are about to be planned anew: run steps until plan_version() has grown, or make the reducer with "
+        "no_replan");
   }
   if (candidate.ready_set.counting()) return refuse("a static graph is counted first: run one step before");
   if (options.find_unused && !options.static_graph && !candidate.unused_named) {

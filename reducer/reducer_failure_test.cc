@@ -334,7 +334,8 @@ TEST(ReducerFailure, MayBeDestroyedWithABackwardInProgress) {
   });
 }
 
-// Rank 1 has marked none of its three gradients, or some, or all but one, in each mode. The buckets that it launched are averages.
+// Rank 1 has marked none of its three gradients, or some, or all but one, in each mode. The buckets that it launched are averages, unless
+// preserve_gradients is set.
 TEST(ReducerFailure, OfAStepWhoseReducerIsDestroyedIsToldToTheOthers) {
   ReducerOptions optimized = BucketEach(), delayed = BucketEach();
   optimized.optimizer = [](const ReducedBucket&) { return absl::OkStatus(); };
@@ -345,7 +346,8 @@ TEST(ReducerFailure, OfAStepWhoseReducerIsDestroyedIsToldToTheOthers) {
   for (const ReducerOptions& options :
        {BucketEach(), BucketEach(/*overlap=*/false), With(&ReducerOptions::find_unused),
         With(&ReducerOptions::static_graph), With(&ReducerOptions::gradient_as_bucket_view),
-        With(&ReducerOptions::copy_gradients), With(&ReducerOptions::uneven_inputs), optimized, delayed, in_turns}) {
+        With(&ReducerOptions::copy_gradients), With(&ReducerOptions::uneven_inputs),
+        With(&ReducerOptions::preserve_gradients), optimized, delayed, in_turns}) {
     for (const size_t marks : {0, 1, 2}) {
       RunWorkers(3, Vectors(3, 20), options, [&](Worker& worker) {
         worker.ExpectStep(0, {2, 1, 0});
@@ -354,6 +356,7 @@ TEST(ReducerFailure, OfAStepWhoseReducerIsDestroyedIsToldToTheOthers) {
           for (size_t i = 0; i < marks; ++i) LOCKSTEP_EXPECT_OK(worker.Mark(2 - i));
           worker.DestroyReducer();
           worker.ExpectLocal(0, 1);
+          if (options.preserve_gradients) worker.ExpectLocal(2, 1);
         } else {
           const absl::Status result = worker.Step(1, {2, 1, 0});
           EXPECT_THAT(result, FailedPrecondition("backward 2 is incomplete: rank 1: its reducer was destroyed"));

@@ -381,6 +381,22 @@ TEST(GradientMemory, OfBucketViewsIsHeldWhereverTheyMove) {
     LOCKSTEP_EXPECT_OK(first.End());
     LOCKSTEP_EXPECT_OK(first.StepInViews(step));
     two.ExpectFree();
+    // A view without a mark, once it is said to be unused; and one that is another reducer's by then.
+    const std::vector<size_t> unused = {0};
+    BackwardOptions without;
+    without.unused = unused;
+    LOCKSTEP_EXPECT_OK(two.second.Begin());
+    for (const bool others : {false, true}) {
+      const auto mark = [&] { return two.second.reducer().MarkReady(1, first.View(0), nullptr); };
+      EXPECT_TRUE(!others || mark().ok());
+      LOCKSTEP_EXPECT_OK(first.Begin(without));
+      EXPECT_TRUE(others || absl::IsInvalidArgument(mark()));
+      first.MarkViews({1, 2});
+      EXPECT_THAT(first.End(), others ? FailedPrecondition("an unused gradient: parameter 0 ", "with parameter 1 ")
+                                      : StatusIs(absl::StatusCode::kOk, ""));
+    }
+    two.second.MarkAll({0});
+    LOCKSTEP_EXPECT_OK(two.second.End());
   });
 }
 

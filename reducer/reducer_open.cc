@@ -131,6 +131,7 @@ Reducer::~Reducer() {
       }
     }
     (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
+    if (holds_ && options_.preserve_gradients) (void)pipeline_->Restore(buckets());
   }
   pipeline_.reset();
   claims_.Ended(claims_.NextRound());  // before events of steps go

@@ -28,7 +28,7 @@ GradientClaims::GradientClaims(absl::Span<const Parameter> parameters)
       range.owner = this;
       range.parameter = p;
     }
-    ranges_[p][0].writes = true;
+    for (size_t i = 0; i < kWritten; ++i) ranges_[p][i].writes = true;
   }
 }
 
@@ -40,19 +40,24 @@ GradientClaims::~GradientClaims() {
   }
 }
 
-GradientClaims::Memories GradientClaims::MemoriesOf(const TensorView& gradient, const TensorView& target) {
+GradientClaims::Memories GradientClaims::MemoriesOf(const TensorView& gradient, const TensorView& target,
+                                                    const Memory& view) {
   const auto memory = [](const TensorView& tensor) {
     if (tensor.elements() == 0) return Memory();
     return Memory{reinterpret_cast<uintptr_t>(tensor.data()), tensor.dense() ? tensor.bytes() : SizeOf(tensor.dtype())};
   };
-  Memories memories = {memory(target), memory(gradient)};
-  auto& [written, read] = memories;
-  if (written.begin < read.end() && read.begin < written.end()) {
-    const uintptr_t end = std::max(written.end(), read.end());
-    written.begin = std::min(written.begin, read.begin);
-    written.bytes = end - written.begin;
-    read = Memory();
-  }
+  Memories memories = {memory(target), view, memory(gradient)};
+  const auto merge = [&memories](size_t from, size_t into) {
+    Memory &a = memories[into], &b = memories[from];
+    if (a.begin >= b.end() || b.begin >= a.end()) return;
+    const uintptr_t end = std::max(a.end(), b.end());
+    a.begin = std::min(a.begin, b.begin);
+    a.bytes = end - a.begin;
+    b = Memory();
+  };
+  merge(2, 1);
+  merge(2, 0);
+  merge(1, 0);
   return memories;
 }
 
@@ -80,20 +85,21 @@ bool GradientClaims::Holds(const Range& range, bool ordered) const {
 
 absl::Status GradientClaims::Conflict(size_t parameter, const Range& other) const {
   return absl::InvalidArgumentError(absl::StrCat(
-      "mark_ready: ", Describe(parameter, parameters_[parameter]), " shares memory with ",
+      Describe(parameter, parameters_[parameter]), " shares memory with ",
       Describe(other.parameter, other.owner->parameters_[other.parameter]),
       other.owner == this ? " in this backward" : " of another reducer, whose backward has not ended",
       ": gradient memory has one owner at a time. A weight that is shared is one parameter, and others have memory of ",
       "their own until end_backward"));
 }
 
-absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient, const TensorView& target, Until until,
-                                   bool ordered) {
-  const Memories wanted = MemoriesOf(gradient, target);
+absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient, const TensorView& target,
+                                   const void* view, Until until, bool ordered) {
+  const size_t view_bytes = view == nullptr ? 0 : parameters_[parameter].bytes();
+  const Memories wanted = MemoriesOf(gradient, target, {reinterpret_cast<uintptr_t>(view), view_bytes});
   MutexLock lock(&table_.mu);
   Ranges& ranges = ranges_[parameter];
-  bool moves[2];
-  for (size_t i = 0; i < 2; ++i) {
+  bool moves[kWritten + 1];
+  for (size_t i = 0; i <= kWritten; ++i) {
     const bool placed = ranges[i].place != Range::kNowhere || wanted[i].bytes == 0;
     moves[i] = wanted[i].begin != ranges[i].begin || wanted[i].bytes != ranges[i].bytes || !placed;
     if (!moves[i]) continue;  // no other claim covers it, or it would not be placed
@@ -103,10 +109,10 @@ absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient,
       if (!own && writes && Holds(*other, ordered)) return Conflict(parameter, *other);
     }
   }
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i <= kWritten; ++i) {
     if (moves[i]) Drop(ranges[i]);
   }
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i <= kWritten; ++i) {
     ranges[i].checked_only = until == Until::kChecked;
     ranges[i].round = until == Until::kTaken ? kUntilTaken : round_;
     if (!moves[i]) continue;

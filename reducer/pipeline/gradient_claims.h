@@ -44,11 +44,12 @@ class GradientClaims {
     kRoundEnds,  // the round has ended
     kTaken,      // Take, whichever round that is in: a delayed parameter's
   };
-  // The parameter's gradient is read, and its average goes to `target`, which may be the gradient or without data. Replaces the parameter's
-  // claim. A gradient that overlaps its target counts as written. Of a tensor with gaps, between which others may lie, only the first
-  // element is looked at. `ordered`: the gradient is ready in the order of a stream.
+  // The parameter's gradient is read, and its average goes to `target`. `view` is its place in a bucket, which is written too, or null. Each
+  // may be another one, or without data. Replaces the parameter's claim. What overlaps written memory counts as written. Of a tensor with
+  // gaps, between which others may lie, only the first element is looked at. `ordered`: the gradient is ready in the order of a stream.
   // ERRORS  INVALID_ARGUMENT  another claim has some of the memory; the message names both parameters; nothing was claimed
-  absl::Status Claim(size_t parameter, const TensorView& gradient, const TensorView& target, Until until, bool ordered);
+  absl::Status Claim(size_t parameter, const TensorView& gradient, const TensorView& target, const void* view,
+                     Until until, bool ordered);
   // Ends the parameter's claim, if it has one.
   void Release(size_t parameter);
   // A claim that lasts until it is taken belongs to this round now.
@@ -84,13 +85,14 @@ class GradientClaims {
     std::map<uintptr_t, Range*> map ABSL_GUARDED_BY(mu);
     std::vector<Range*> overlaps ABSL_GUARDED_BY(mu);  // reads of memory that others read
   };
-  // The memory that a parameter's step writes, and the memory that it only reads.
-  using Memories = std::array<Memory, 2>;
-  using Ranges = std::array<Range, 2>;
+  // The memory that a parameter's step writes (target, view), and the memory that it only reads.
+  static constexpr size_t kWritten = 2;
+  using Memories = std::array<Memory, kWritten + 1>;
+  using Ranges = std::array<Range, kWritten + 1>;
 
   // The process's. A forked child has its own, since the lock may have been held in the parent.
   static Table& TableOfProcess();
-  static Memories MemoriesOf(const TensorView& gradient, const TensorView& target);
+  static Memories MemoriesOf(const TensorView& gradient, const TensorView& target, const Memory& view);
 
   // The ranges in the table that have some of the memory.
   absl::InlinedVector<Range*, 4> Overlapping(const Memory& memory) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);

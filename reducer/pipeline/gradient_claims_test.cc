@@ -29,7 +29,7 @@ const std::vector<Parameter>& Table() {
 
 // Claims memory for a gradient that is overwritten, or whether that can be done.
 bool Claim(GradientClaims& claims, size_t parameter, const TensorView& gradient, Until until = Until::kRoundEnds) {
-  return claims.Claim(parameter, gradient, gradient, until, /*ordered=*/false).ok();
+  return claims.Claim(parameter, gradient, gradient, nullptr, until, /*ordered=*/false).ok();
 }
 
 TEST(GradientClaims, OfEarlierRoundsMayBeAnothers) {
@@ -70,7 +70,7 @@ TEST(GradientClaims, AreFreeForOtherReducersOnceTheStepHasEnded) {
   const TensorView memory = At(0, 10);
   const auto claimable = [&](bool ordered) {
     GradientClaims others(Table());
-    return others.Claim(5, memory, memory, Until::kRoundEnds, ordered).ok();
+    return others.Claim(5, memory, memory, nullptr, Until::kRoundEnds, ordered).ok();
   };
   GradientClaims claims(Table());
   End end;
@@ -124,37 +124,40 @@ TEST(GradientClaims, AreFoundHoweverTheyMove) {
   std::vector<std::unique_ptr<GradientClaims>> reducers;
   for (size_t r = 0; r < kReducers; ++r) reducers.push_back(std::make_unique<GradientClaims>(Table()));
   std::vector<std::vector<std::vector<Model>>> model(
-      kReducers, std::vector<std::vector<Model>>(Table().size(), std::vector<Model>(2)));
+      kReducers, std::vector<std::vector<Model>>(Table().size(), std::vector<Model>(3)));
   int refused = 0;
   for (int i = 0; i < 50000; ++i) {
     const size_t reducer = random() % kReducers, parameter = random() % Table().size();
     if (random() % 16 == 0) {
       reducers[reducer]->Ended(reducers[reducer]->NextRound());
-      for (auto& ranges : model[reducer]) ranges.assign(2, Model());
+      for (auto& ranges : model[reducer]) ranges.assign(3, Model());
     }
     // Few places, so that many are where they were.
     const auto any = [&] { return At(static_cast<int64_t>(random() % 100), static_cast<int64_t>(random() % 3)); };
     const TensorView gradient = any(), target = random() % 2 == 0 ? gradient : any();
-    const bool one = Overlap(gradient, target);  // then both count as written
+    const TensorView view =
+        At(static_cast<int64_t>(random() % 100), random() % 2 == 0 ? 0 : 4);  // as large as a parameter
+    const TensorView* const tensors[] = {&gradient, &target, &view};
     bool free = true;
-    std::vector<Model> wanted(2);
-    for (const bool writes : {false, true}) {
-      const TensorView& view = writes ? target : gradient;
-      const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(view.data()) - kBase);
-      wanted[writes] = {begin, begin + static_cast<int64_t>(view.bytes()), writes || one, view.bytes() > 0};
+    std::vector<Model> wanted(3);
+    for (size_t t = 0; t < 3; ++t) {
+      const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensors[t]->data()) - kBase);
+      const auto bytes = static_cast<int64_t>(tensors[t]->bytes());
+      const bool writes = t > 0 || Overlap(gradient, target) || Overlap(gradient, view);
+      wanted[t] = {begin, begin + bytes, writes, bytes > 0};
       for (size_t r = 0; r < kReducers; ++r) {
         for (size_t p = 0; p < Table().size(); ++p) {
           for (const Model& other : model[r][p]) {
-            const bool overlaps = begin < other.end && other.begin < wanted[writes].end && wanted[writes].held;
-            free = free && !(overlaps && other.held && (wanted[writes].writes || other.writes) &&
-                             (r != reducer || p != parameter));
+            const bool overlaps = begin < other.end && other.begin < begin + bytes && bytes > 0;
+            free = free && !(overlaps && other.held && (writes || other.writes) && (r != reducer || p != parameter));
           }
         }
       }
     }
     if (free) model[reducer][parameter] = wanted;
     refused += !free;
-    ASSERT_EQ(reducers[reducer]->Claim(parameter, gradient, target, Until::kRoundEnds, false).ok(), free)
+    const void* const place = view.bytes() > 0 ? view.data() : nullptr;
+    ASSERT_EQ(reducers[reducer]->Claim(parameter, gradient, target, place, Until::kRoundEnds, false).ok(), free)
         << "call " << i;
   }
   EXPECT_GT(refused, 1000);
