@@ -457,7 +457,7 @@ class Contract:
     def lender(self, index):
         """RETURNS  a Mark of this backward whose average goes to memory of the program's, in which `index` may not be marked; or None"""
         # An optimizer's call gives memory back, and of a parameter that takes no mark another error comes first.
-        if self.case.optimizer or (index in self.expected and self.is_ready(index)):
+        if self.case.optimizer or index in self.turn.given or (index in self.expected and self.is_ready(index)):
             return None
         elements = [math.prod(p.shape) for p in self.case.parameters]
         marks = [self.window[i] for i in sorted(self.marks) if i != index and elements[i] and i in self.window]

@@ -21,8 +21,7 @@ BucketFiller::Filling BucketFiller::Fill(size_t index, const GradientRef& gradie
   slot.gradient = gradient.data;
   slot.target = gradient.target;
   slot.rows = gradient.rows;
-  slot.keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0 &&
-               slot.target.data() != bucket.ViewAt(location.slot);
+  slot.keeps = bucket.SumAt(location.slot) != nullptr && slot.target.data() != bucket.SumAt(location.slot);
   return Stage(index, gradient.stream);
 }
 

@@ -187,15 +187,16 @@ absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
 absl::Status Reducer::Claim(size_t index, const GradientRef& gradient) {
   using Until = GradientClaims::Until;
   const BucketPlan::Location at = plan_.locations[index];
-  const bool delayed = plan_.buckets[at.bucket].delayed;
-  if (delayed && delayed_filled_ && state_ == State::kArmed && buckets()[at.bucket]->slots[at.slot].used) {
+  const Bucket& bucket = *buckets()[at.bucket];
+  const bool delayed = bucket.plan().delayed;
+  if (delayed && delayed_filled_ && state_ == State::kArmed && bucket.slots[at.slot].used) {
     return absl::FailedPreconditionError(
         absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
                      " is delayed, and its gradient is being averaged since that of the trigger came"));
   }
   // In these cases a backward without sync leaves gradients to a later one.
   const bool keeps = state_ == State::kArmed || options_.find_unused || ready_set_.counting();
-  return Annotate(claims_.Claim(index, gradient.data, gradient.target, ViewAt(index),
+  return Annotate(claims_.Claim(index, gradient.data, gradient.target, bucket.SumAt(at.slot),
                                 delayed ? Until::kTaken
                                 : keeps ? Until::kRoundEnds
                                         : Until::kChecked,
@@ -297,11 +298,12 @@ Reducer::Filling Reducer::FillFromWindow(size_t index, Stream* stream) {
 Reducer::Filling Reducer::FillUnused(size_t index, Stream* stream) {
   const BucketPlan::Location location = plan_.locations[index];
   Bucket& bucket = *buckets()[location.bucket];
-  const bool keeps = bucket.in_place() && bucket.plan().slots[location.slot].elements > 0;
+  const char* const view = bucket.SumAt(location.slot);
+  const bool keeps = view != nullptr;
   bucket.slots[location.slot].keeps = keeps;
   if (keeps) {
     const absl::Status claimed =
-        claims_.Claim(index, {}, {}, ViewAt(index), GradientClaims::Until::kRoundEnds, /*ordered=*/stream != nullptr);
+        claims_.Claim(index, {}, {}, view, GradientClaims::Until::kRoundEnds, /*ordered=*/stream != nullptr);
     flight_->outcome->Fail(Annotate(claimed, "an unused gradient"), bucket.index());
   }
   return filler_.Stage(index, keeps ? stream : nullptr);

@@ -83,6 +83,8 @@ class Bucket {
   }
   // Whether gradients live where they are reduced.
   bool in_place() const { return views_ != nullptr && views_ == flat_; }
+  // The slot's view, in which a sum is on its way to the average. Null if no memory of the embedder's is used so.
+  char* SumAt(size_t slot) const { return in_place() && plan_->slots[slot].elements > 0 ? ViewAt(slot) : nullptr; }
   bool in_pieces() const { return flat_ == nullptr; }
   size_t trailer_bytes() const { return plan_->trailer_elements() * SizeOf(plan_->wire); }
   StatusTrailer Trailer(float one) {
