@@ -345,7 +345,7 @@ static void CallInStart(void* context, lockstep_hook_bucket* bucket, lockstep_co
 }
 
 static lockstep_error* CallInStep(void* context, const lockstep_reduced_bucket* bucket) {
-  (void)bucket;
+  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->count == PARAMETERS && bucket->parameter_count == 1);
   CallReducer(context);
   return NULL;
 }
