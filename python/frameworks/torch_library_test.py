@@ -77,11 +77,13 @@ class Setup(unittest.TestCase):
         self.assertIn('ValueError: lockstep: a timeout of -1.0 s; it must be positive', text)
 
     def test_the_default_timeout_gives_way_to_the_environments(self):
-        script = BEGIN.replace('timeout=datetime.timedelta(seconds=float(sys.argv[4]))', '').replace(
-            'dist.all_reduce(x)', 'sys.argv[2] == "0" and dist.all_reduce(x)\nos.read(0, 1)')
-        (status, text), _ = ranks(2, 0, script, LOCKSTEP_TIMEOUT_MS='500')
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, 'Timed out waiting: .*rank 1 .*has not called it')
+        for call, error in (('dist.all_reduce(x)', 'Timed out waiting: .*rank 1 .*has not called it'),
+                            ('dist.monitored_barrier()', r'Rank 0 timed out in monitoredBarrier after \d{3} ms: Rank 1 failed')):
+            script = BEGIN.replace('timeout=datetime.timedelta(seconds=float(sys.argv[4]))', '').replace(
+                'dist.all_reduce(x)', f'sys.argv[2] == "0" and {call}\nos.read(0, 1)')
+            (status, text), _ = ranks(2, 0, script, LOCKSTEP_TIMEOUT_MS='500')
+            self.assertEqual(status, 1, text)
+            self.assertRegex(text, error)
 
 
 if __name__ == '__main__':

@@ -121,7 +121,7 @@ int64_t Elements(const Tensors& tensors) {
 
 // Returns the error of a monitored barrier in Gloo's words, for which users search. `error` is the library's: it contains
 // "rank 1 has not come in time" or "ranks 1, 2 have not come in time".
-std::string LateText(const std::string& error, int rank, int64_t timeout_ms, bool wait_all_ranks) {
+std::string LateText(const std::string& error, int rank, int64_t waited_ms, bool wait_all_ranks) {
   const size_t end = std::min(error.find(" has not come in time"), error.find(" have not come in time"));
   const size_t word = end == std::string::npos ? end : error.rfind("rank", end);
   if (word == std::string::npos) return error;
@@ -130,7 +130,7 @@ std::string LateText(const std::string& error, int rank, int64_t timeout_ms, boo
   const bool several = missing.find(',') != std::string::npos;
   const std::string who =
       wait_all_ranks && several ? "Ranks " + missing : "Rank " + missing.substr(0, missing.find(','));
-  const std::string text = rank == 0 ? c10::str("Rank 0 timed out in monitoredBarrier after ", timeout_ms, " ms: ")
+  const std::string text = rank == 0 ? c10::str("Rank 0 timed out in monitoredBarrier after ", waited_ms, " ms: ")
                                      : c10::str("Rank ", rank,
                                                 " successfully reached monitoredBarrier, but received errors while "
                                                 "waiting for send/recv from rank 0: ");
@@ -393,11 +393,12 @@ class Backend : public c10d::Backend {
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
     const int64_t timeout_ms = opts.timeout.count() == 0 ? 1 : TimeoutOf(opts);
+    const auto began = Clock::now();
     try {
       Wait([host = host_, timeout_ms] { host->Call(lockstep_monitored_barrier, timeout_ms); });
     } catch (const c10::DistBackendError& error) {
-      const int64_t shown_ms = timeout_ms > 0 ? timeout_ms : options_->timeout.count();
-      C10_THROW_ERROR(DistBackendError, LateText(error.what_without_backtrace(), rank_, shown_ms, wait_all_ranks));
+      const int64_t waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
+      C10_THROW_ERROR(DistBackendError, LateText(error.what_without_backtrace(), rank_, waited_ms, wait_all_ranks));
     }
   }
 
@@ -640,7 +641,9 @@ class Backend : public c10d::Backend {
   // ms; 0: the communicator's.
   template <typename Given>
   int64_t TimeoutOf(const Given& given) const {
-    if (given.timeout == c10d::kUnsetTimeout) return timeout_ms_;
+    // torch.distributed.monitored_barrier passes torch's default where the program names no timeout.
+    const bool torch_default = given.timeout == kBackendDefaultTimeout && timeout_ms_ == 0;
+    if (torch_default || given.timeout == c10d::kUnsetTimeout) return timeout_ms_;
     LOCKSTEP_REQUIRE(given.timeout.count() >= 0, "a timeout of ", given.timeout.count(), " ms; it must be positive");
     return given.timeout.count() > 0 ? given.timeout.count() : timeout_ms_.load();
   }
