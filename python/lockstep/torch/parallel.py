@@ -11,6 +11,7 @@ lockstep.torch.averager wires parameters to the reducer; beside it are hooks, bu
 import contextlib
 import functools
 import os
+import warnings
 import weakref
 
 import torch
@@ -99,6 +100,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self.parameters_to_ignore = set(getattr(module, '_ddp_params_and_buffers_to_ignore', ()))
         self._set_device(device_ids, output_device)
         self.dim = dim
+        if broadcast_buffers is not None:  # torch's words
+            warnings.warn('`broadcast_buffers` is deprecated. ' + (
+                'Use `forward_sync_buffers` instead, with which buffers are synced at init in any case.' if forward_sync_buffers is None
+                else 'Its value is ignored when `forward_sync_buffers` is provided.'), FutureWarning, stacklevel=2)
         if forward_sync_buffers is None:
             forward_sync_buffers = init_buffers = True if broadcast_buffers is None else broadcast_buffers
         else:

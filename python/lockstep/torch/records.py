@@ -11,6 +11,7 @@ Reducer.statistics has the bucket's own times. Records are retired at once, as G
 
 import contextlib
 import os
+import threading
 
 import torch
 import torch.distributed as dist
@@ -108,8 +109,12 @@ class Records:
         """The backward pass has ended, and with it the buckets without gradients."""
         while self._next < len(self._left):
             self._launch()
-        while self._futures:
-            self._futures.pop().set_result(None)
+        if self._futures:
+            # The profiler takes an event for an asynchronous one if it ends on another thread.
+            thread = threading.Thread(target=lambda: [future.set_result(None) for future in self._futures])
+            thread.start()
+            thread.join()
+            self._futures.clear()
 
     def broadcast(self, tensors):
         """Around a broadcast of what tensors() returns."""
