@@ -55,6 +55,17 @@ class Compiled(unittest.TestCase):
                 self.assertRegex(text, r'lockstep.errors.Unavailable: .*there is no C\+\+ compiler; install g\+\+')
                 self.assertNotIn('Timed out', text)
 
+    def test_a_rank_that_is_killed_while_it_compiles_is_named_after_the_timeout(self):
+        with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as filled:
+            os.makedirs(os.path.join(filled, 'lockstep'))
+            os.symlink(library.build(), os.path.join(filled, 'lockstep', library.build().name))
+            compiler = os.path.join(empty, 'c++')
+            with open(compiler, 'w', opener=lambda path, flags: os.open(path, flags, 0o700)) as file:
+                file.write('#!/bin/sh\nkill -9 $PPID\n')
+            (status, text), (killed, _) = ranks(2, 1.5, caches=[filled, empty], CXX=compiler)
+        self.assertEqual((status, killed), (1, -9), text)
+        self.assertRegex(text, 'DistBackendError: lockstep: Timed out waiting: .*rank 1')
+
     def test_without_a_cache(self):
         """The home folder is unknown, or the cache's name cannot be a folder."""
         for environment in ({'XDG_CACHE_HOME': '', 'HOME': '~'}, {'XDG_CACHE_HOME': '/' + 300 * 'x'}):

@@ -11,7 +11,9 @@ MEMORY   Tensors are used where they lie. Those with gaps or in another order ar
 THREADS  any; every rank calls collectives in one order.
 """
 
+import contextlib
 import datetime
+import threading
 import time
 
 import torch
@@ -78,25 +80,34 @@ def _leave_split(backend, _device):
         torch.ops.lockstep.leave_split(group.boxed())
 
 
+def _count_up(store, pause_s, over):
+    with contextlib.suppress(RuntimeError):  # of a store whose server has ended
+        while True:
+            store.add('compiling', 1)
+            if over.wait(pause_s):
+                return
+
+
 def _load_on_all(store, rank, size, timeout):
-    """Loads the library, and returns how long the setup may take from now on. Ranks that have to compile it announce that, and the others
-    wait for them: compiling has a limit of its own."""
+    """Loads the library, and returns how long the setup may take from now on. Ranks that have to compile it count up meanwhile, and the
+    others wait as long as the number grows: compiling has a limit of its own."""
     from lockstep.torch import library  # a program, too
     try:
         path = library.find()
         if path is None:
-            store.add('compiling', 1)
+            over = threading.Event()
+            threading.Thread(target=_count_up, args=(store, min(0.5, timeout.total_seconds() / 4), over), daemon=True).start()
             try:
                 path = library.build()
             finally:
-                store.add('compiling', -1)
+                over.set()
         load(path)
     except Exception as error:
         store.set('all have the library', f'rank {rank}: {error}')  # ends the waits of the others, which raise it
         raise
     if store.add('have the library', 1) == size:
         store.set('all have the library', '')
-    began = time.monotonic()
+    began, counted = time.monotonic(), 0
     while True:
         try:
             store.wait(['all have the library'], timeout)
@@ -105,7 +116,8 @@ def _load_on_all(store, rank, size, timeout):
             waited = time.monotonic() - began
             if waited < timeout.total_seconds():
                 raise
-            if store.add('compiling', 0) <= 0 or waited > library.LIMIT_S:
+            before, counted = counted, store.add('compiling', 0)
+            if counted == before or waited > library.LIMIT_S:
                 return min(timeout, datetime.timedelta(seconds=2))  # in which the library names the missing ranks
     failure = store.get('all have the library').decode()
     if failure:
