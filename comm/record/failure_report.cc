@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
@@ -29,6 +30,8 @@ namespace {
 
 constexpr int kAppendedMax = 64;
 constexpr size_t kRecordsLogged = 16;
+// Error lines of all ranks together under lockstep-run, which adds at most 18 lines about the ranks (kOthersMax in launch/launcher.cc).
+constexpr int kLinesOfJob = 4;
 // torchrun takes the earliest time in whole seconds as the root cause, and dates a process without a file by when it noticed its end,
 // which may take seconds. So the victim of another rank is dated later.
 constexpr int kVictimSeconds = 30;
@@ -39,6 +42,7 @@ struct Left {
   Mutex mu;
   std::string logged_cause ABSL_GUARDED_BY(mu);
   std::string records_path ABSL_GUARDED_BY(mu);
+  std::string line_path ABSL_GUARDED_BY(mu);
   int appended ABSL_GUARDED_BY(mu) = 0;
   bool told_launcher ABSL_GUARDED_BY(mu) = false;
 };
@@ -95,6 +99,25 @@ std::string Append(Left* left, PlaceInWorld place, const std::string& text) ABSL
                                 "; LOCKSTEP_LOG=info logs them");
 }
 
+// False if kLinesOfJob ranks of this job have logged a failure, as empty files in the launcher's folder tell. Each rank counts once, until
+// it makes a new world.
+bool TakeLineOfJob(Left* left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(left->mu) {
+  const std::string folder = absl::StrCat(GetEnv("LOCKSTEP_REPORT_FOLDER").value_or(""), "/");
+  if (!absl::StartsWith(GetEnv("TORCHELASTIC_ERROR_FILE").value_or(""), folder) || !left->line_path.empty())
+    return true;
+  for (int i = 0; i < kLinesOfJob; ++i) {
+    const std::string path = absl::StrCat(folder, "failure_logged.", i);
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EEXIST) continue;
+    if (fd >= 0) {
+      close(fd);
+      left->line_path = path;
+    }
+    return true;
+  }
+  return false;
+}
+
 absl::string_view NewestOf(absl::string_view records) {
   size_t begin = records.size();
   for (size_t lines = 0; lines <= kRecordsLogged && begin != absl::string_view::npos && begin > 0; ++lines) {
@@ -108,18 +131,18 @@ absl::string_view NewestOf(absl::string_view records) {
 void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Status& cause, const std::string& records) {
   const std::string reason = cause.ToString(absl::StatusToStringMode::kWithNoExtraData);
   std::string where;
-  bool known;
+  bool logged;
   {
     Left& left = LeftOfThisProcess();
     MutexLock lock(&left.mu);
     // A program knows that it has aborted its own communicator.
     const bool own = absl::IsAborted(cause) && GetErrorInfo(cause).failed_rank == place.rank.value();
-    known = own || left.logged_cause == reason;
+    logged = own || left.logged_cause == reason || !TakeLineOfJob(&left);
     if (!own) left.logged_cause = reason;
     where = Append(&left, place, absl::StrCat(what, ": ", reason, "\nlast collectives, newest last:\n", records, "\n"));
   }
   const std::string line = absl::StrCat(what, ": ", reason, " (flight records: ", where, ")");
-  if (known) {
+  if (logged) {
     LOCKSTEP_LOG(kInfo) << line;
   } else {
     LOCKSTEP_LOG(kError) << line;
@@ -163,6 +186,8 @@ void TakeBackFromLauncher() {
   MutexLock lock(&left.mu);
   if (left.told_launcher && file.has_value()) unlink(file->c_str());
   left.told_launcher = false;
+  if (!left.line_path.empty()) unlink(left.line_path.c_str());
+  left.line_path.clear();
 }
 
 }  // namespace lockstep

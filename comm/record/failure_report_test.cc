@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
@@ -46,6 +47,21 @@ class FailureReportTest : public ::testing::Test {
 
   const std::string error_file_;
 };
+
+// Four other ranks of the job have logged theirs.
+TEST_F(FailureReportTest, LogsAnErrorUnlessFourRanksOfTheJobHave) {
+  LogLines log;
+  const absl::Status cause = absl::AbortedError("rank 2 died");
+  std::vector<std::string> others;
+  for (int i = 0; i < 4; ++i)
+    std::ofstream(others.emplace_back(absl::StrCat(::testing::TempDir(), "/failure_logged.", i)));
+  ReportFailure({Rank(1), 4}, "rank 1: failed in a job of many ranks", cause, "");
+  EXPECT_TRUE(log.lines().empty());
+  TakeBackFromLauncher();  // which leaves the others' files
+  for (const std::string& path : others) EXPECT_EQ(unlink(path.c_str()), 0);
+  ReportFailure({Rank(1), 4}, "rank 1: failed", absl::AbortedError("rank 3 died"), "");
+  EXPECT_EQ(log.lines().size(), 1);
+}
 
 // 20 records and one failure; then the same cause in a second communicator, and a third that the program aborts.
 TEST_F(FailureReportTest, OneLineNamesTheFileOfTheRecords) {
