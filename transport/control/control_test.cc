@@ -470,12 +470,16 @@ TEST_P(ControlChannelTest, TwoRankZerosThatMeetInASetUpBothFail) {
   EXPECT_THAT(late, twice);
 }
 
-// Here the store still has the address, as one that the running world's rank 0 could not remove.
+// It is rejected if the store still has the address, as one that the running world's rank 0 could not remove.
 TEST_P(ControlChannelTest, ASecondRankZeroThatComesAfterTheSetUpDisturbsNobody) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel zero, CreateRank(0, 2));
   const std::string record = Record();
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel one, CreateRank(1, 2));
   InParallel(2, [&](int rank) { EXPECT_THAT((rank == 0 ? zero : one)->Join(MemberOf(rank), {}, Soon()), IsOk()); });
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(Channel second, CreateRank(0, 2));
+  EXPECT_THAT(second->Join(MemberOf(0), {}, Deadline::AfterMs(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 has not joined")));
+  second.reset();
   SetRecord(record);
   EXPECT_THAT(CreateRank(0, 2),
               StatusIs(absl::StatusCode::kAlreadyExists,
