@@ -4,12 +4,14 @@
 //   leave   all ranks destroy the world
 //   die     the last rank is killed, and the error of the others must say that it died
 //   stop    the last rank is stopped, and the error of the others must say that it is unresponsive
+//   exit N  rank N exits without destroying the world, and the error of the others must say so
 //
 // Other values of END are texts: the world must not form, and the error has the text.
 //
 // Place and store are in the environment. Exits with 0 if all was as it should be.
 
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,8 +24,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
 #include "comm/communicator.h"
@@ -48,7 +52,8 @@ absl::Status RunRank(absl::string_view end) {
   options.setup_timeout = std::chrono::minutes(2);
   options.timeout = std::chrono::minutes(2);
   const absl::StatusOr<std::unique_ptr<World>> world = World::Create(options);
-  if (end != "leave" && end != "die" && end != "stop") {
+  const bool exits = absl::ConsumePrefix(&end, "exit ");
+  if (!exits && end != "leave" && end != "die" && end != "stop") {
     const bool as_expected =
         absl::IsFailedPrecondition(world.status()) && absl::StrContains(world.status().message(), end);
     return as_expected ? absl::OkStatus() : absl::UnknownError(world.status().ToString());
@@ -58,13 +63,17 @@ absl::Status RunRank(absl::string_view end) {
   absl::Status status;
   for (const size_t count : {10, 100'000, 10}) status.Update(Step(self, count));
   if (end == "leave") return status;
-  const int last = self->size() - 1;
-  if (self->rank() == Rank(last)) (void)raise(end == "die" ? SIGKILL : SIGSTOP);
-  // The last rank may be gone before the others have finished the steps that it has.
+  int gone = self->size() - 1;
+  if (exits && !absl::SimpleAtoi(end, &gone)) return absl::InvalidArgumentError("no rank");
+  if (self->rank() == Rank(gone) && exits) exit(0);
+  if (self->rank() == Rank(gone)) (void)raise(end == "die" ? SIGKILL : SIGSTOP);
+  // That rank may be gone before the others have finished the steps that it has.
   while (status.ok()) status = Step(self, 10);
-  const std::string what = absl::StrCat(") ", end == "die" ? "died: " : "is unresponsive: no heartbeat for ");
+  const absl::string_view what = exits          ? ") exited: "
+                                 : end == "die" ? ") died: "
+                                                : ") is unresponsive: no heartbeat for ";
   const bool named = absl::IsAborted(status) && absl::StrContains(status.message(), what) &&
-                     absl::StrContains(status.message(), absl::StrCat("rank ", last, " (host "));
+                     absl::StrContains(status.message(), absl::StrCat("rank ", gone, " (host "));
   return named ? absl::OkStatus() : Annotate(status, "not what it should be told");
 }
 

@@ -35,8 +35,9 @@ constexpr int kOtherServerMs = 500;
 // One attempt to be handed a secret, and the pause between two.
 constexpr int kAskMs = 1000;
 constexpr int kAskPauseMs = 50;
-// How long a rank without a secret tries to reach the server, which may be some round trips of a second away, or about to start.
-constexpr int kKnockMs = 5000;
+// How long a rank without a secret tries to reach the server, which may start later. One that has already ended for another rank of this
+// kind is never reached.
+constexpr int kKnockMs = 60'000;
 constexpr char kNotHandedOut[] =
     "a server answers there and hands out no secret: rank 0 has a secret file, or security level none, or is of "
     "another "
@@ -159,6 +160,7 @@ absl::Status FindSecret(const HostPort& server, Credentials* credentials, Deadli
       std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(local),
                    [](const SocketAddress& address) { return address.wildcard(); });
       if (local.empty()) {
+        LOCKSTEP_LOG(kWarning) << kNeedsSecret << "; tries to tell rank 0 at " << HostPortText(server);
         KnockWithoutSecret(server, credentials->level, deadline);
         return absl::FailedPreconditionError(kNeedsSecret);
       }
