@@ -28,7 +28,8 @@ done
 alone=(env -u LOCKSTEP_LOCAL_RANK -u LOCKSTEP_LOCAL_WORLD_SIZE)
 start "without a secret" -- "${alone[@]}" -u LOCKSTEP_SECRET_FILE "$rank" "a world on several hosts needs a secret"
 late=(bash -c '((LOCKSTEP_RANK)) || sleep 7; exec "$@"' bash)
-start "without a secret, and rank 0 starts later" -- "${alone[@]}" -u LOCKSTEP_SECRET_FILE "${late[@]}" "$rank" "a world on several hosts needs a secret"
+start "without a secret, and rank 0 starts later" -- "${alone[@]}" -u LOCKSTEP_SECRET_FILE "${late[@]}" \
+  "$rank" "a world on several hosts needs a secret"
 start "on loopback" -- "${alone[@]}" LOCKSTEP_INTERFACE=lo "$rank" "listens on loopback"
 
 failed=0

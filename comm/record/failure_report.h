@@ -20,8 +20,9 @@ struct PlaceInWorld {
 };
 
 // Logs "`what`: `cause`" and where the flight records are: at level error if this process has not logged the cause yet, else at level
-// info. Under lockstep-run, which prints a line for each rank at the end, only the first four ranks of the job log it at level error. Appends all `records` to a file of this process in LOCKSTEP_REPORT_FOLDER (else TMPDIR, else /tmp), at most 64 times. At level
-// info the newest records are logged too. Then calls TellLauncher.
+// info. Under lockstep-run, which prints a line for each rank at the end, only the first four ranks of the job log it at level error.
+// Appends all `records` to a file of this process in LOCKSTEP_REPORT_FOLDER (else TMPDIR, else /tmp), at most 64 times. At level info the
+// newest records are logged too. Then calls TellLauncher.
 void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Status& cause, const std::string& records);
 
 // Writes the cause to the error file, if the launcher names one and none is written yet. An exception that ends a Python program is
