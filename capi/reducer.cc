@@ -130,9 +130,6 @@ lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer, const
     }
     if (given.unused_given != 0) backward.unused = absl::MakeConstSpan(given.unused, given.unused_count);
     LOCKSTEP_ASSIGN_OR_RETURN(backward.stream, FindStream(*reducer, given.stream));
-    if (given.replicas != nullptr && reducer->replica_count == 0) {
-      return absl::InvalidArgumentError("replicas: the reducer was created without a table of them");
-    }
     if (given.replicas != nullptr) backward.replicas = absl::MakeConstSpan(given.replicas, reducer->replica_count);
     return reducer->reducer->BeginBackward(backward);
   });
