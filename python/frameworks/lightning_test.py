@@ -322,6 +322,8 @@ class Ranks(unittest.TestCase):
                 with self.assertRaisesRegex(lockstep.DataLoss, r"'net.3.bias' \(f32\[10\]\), at \[7\]: rank 0 has"):
                     fitted.fit(Drifting(), loader())
                 self.assertEqual(fitted.current_epoch, 1)
+        strategy = lockstep.lightning.TrainerStrategy(may_drift=['net.3.bias'])
+        trainer(strategy, max_epochs=3, callbacks=[lockstep.lightning.CheckReplicas()]).fit(Drifting(), loader())
 
     def test_every_name_that_lightning_has_for_ddp(self):
         for registry in (pl.strategies.StrategyRegistry, lightning.fabric.strategies.STRATEGY_REGISTRY):

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 
 import torch
 import torch.distributed as dist
@@ -158,8 +159,9 @@ class InThePass(Ownership):
             self.assert_equal_on_ranks(ours, lambda parameter: parameter.grad)
 
     def test_a_gradient_that_is_removed_or_replaced_is_the_average(self):
-        for replacement in (lambda gradient: None, torch.clone, torch.zeros_like):
+        for replacement, shared in itertools.product((lambda gradient: None, torch.clone, torch.zeros_like), (False, True)):
             ours, theirs = self.pair(self.layers)
+            other = self.wrapped(ours.module) if shared else None  # noqa: F841
             for model in (ours, theirs):
                 last = model.module[2].weight
 

@@ -14,4 +14,4 @@ class InCallback:
     def on_train_epoch_end(self, trainer, pl_module):
         if trainer.world_size > 1 and (trainer.current_epoch + 1) % self._every_n_epochs == 0:
             for optimizer in trainer.optimizers or [None]:
-                check_replicas(pl_module, optimizer)
+                check_replicas(trainer.strategy.model, optimizer)  # as the strategy has wrapped it

@@ -143,6 +143,7 @@ class Averager:
         self._triggered = False
         self._shared = set()  # the indices of parameters that another averager has, too
         self._copies = []  # of their gradients: (parameter, copy)
+        self._overwritten = set()  # id() of those whose .grad has been an average since the last step began
         self._accumulators, self._handles = [None] * len(rows), [None] * len(rows)
         self._attach()
         self._share()
@@ -238,6 +239,8 @@ class Averager:
 
     def _reached_locally(self, _gradients):
         self._local_task = _current_task()
+        if self._upcast:
+            self._attach()  # as in _begin
 
     def reached(self, following, _gradients, keep=None):
         """The pass under way is at an output of a forward pass, behind which are the nodes `following`."""
@@ -266,7 +269,11 @@ class Averager:
         # DDP also averages what earlier passes left. It is read now: once the step has begun, an optimizer's thread may set .grad.
         left = dict.fromkeys(i for i in skipped if self.parameters[i].grad is not None)
         self._begin_step(task, [i for i in skipped if i not in left])
-        torch.autograd.Variable._execution_engine.queue_callback(_Pass(self))
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        if self._trigger in left:  # it is marked last, behind the gradients that are delayed
+            del left[self._trigger]
+            queue(lambda: self._mark(self._trigger))
+        queue(_Pass(self))
         for index in left:
             self._mark(index)
 
@@ -293,6 +300,7 @@ class Averager:
         self._recording = self.records.begin()
         self._triggered = False
         self._copies.clear()
+        self._overwritten.clear()
         self._marks.clear()
         self.steps += 1
 
@@ -362,6 +370,8 @@ class Averager:
         if averaged and parameter.grad is None:  # autograd reached it without a gradient
             if self._find_unused:
                 return self.reducer.mark_unused(index, self._stream())
+            if self._static and self._counts[index] == 0:
+                return None  # in a static graph it is unused, then
             parameter.grad = torch.zeros_like(parameter)
         if self._upcast and parameter.grad is not None and parameter.grad.dtype != self._dtypes[index]:
             parameter.grad.data = parameter.grad.to(self._dtypes[index])
@@ -471,7 +481,11 @@ class Averager:
         if self._triggered:
             self._delayed_gradients.clear()
         for parameter, average in self._copies:
+            if parameter.grad is None:  # the program has removed it meanwhile
+                parameter.grad = average
             parameter.grad.copy_(average)
+            for owner in _averagers.get(parameter, ()):
+                owner._overwritten.add(id(parameter))
         self._copies.clear()
         if self._step is None:
             self._check_marks()
@@ -556,7 +570,8 @@ class Averager:
     def gradient_states(self):
         """What .grad of each parameter holds after a step that failed, by name."""
         states = self.reducer.gradient_states()
-        return {name: 'unchanged' if index in self._shared else states[index] for index, name in enumerate(self.names)}
+        shared = {index: 'averaged' if id(self.parameters[index]) in self._overwritten else 'unchanged' for index in self._shared}
+        return {name: shared.get(index, states[index]) for index, name in enumerate(self.names)}
 
     def abandon(self):
         """Ends a backward that an exception stopped half way. The other ranks' steps fail and say so; the next step may be tried."""
@@ -611,6 +626,8 @@ class Averager:
             self._turn.join(group, communicator)
         old = self._views
         self.reducer.change_communicator(communicator)
+        if self._replicas is not None:
+            self._replicas.rank = communicator.rank
         self.planned = True
         if old is None:
             return

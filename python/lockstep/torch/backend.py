@@ -30,11 +30,6 @@ _CPU = torch.device('cpu')
 _loaded = []
 
 
-def loaded():
-    """Whether the library is there: no process group has the back end before."""
-    return bool(_loaded)
-
-
 class _AllBackEnds:
     """The communicators of all back ends, as lockstep.at_exit closes them."""
 

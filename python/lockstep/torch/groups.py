@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 import lockstep
-import lockstep.torch.backend
 from lockstep import works
 from lockstep._native import ffi, lib
 from lockstep.communicator import _communicators_out, _take_communicators
@@ -23,7 +22,7 @@ def communicator_of(group, device):
     For the back end "lockstep" it is a duplicate of the group's. For another one the ranks meet over the group's store, with its timeout.
     """
     backend = _backend_of(group, device)
-    communicator = _duplicate(group, device) if lockstep.torch.backend.loaded() else None
+    communicator = _duplicate(group, device) if backend.name() == 'lockstep' else None
     if communicator is None:
         number = _made[group] = _made.get(group, 0) + 1
         of_device = {'device_kind': lib.LOCKSTEP_CUDA, 'device_index': device.index or 0} if device.type == 'cuda' else {}
@@ -61,7 +60,8 @@ def default_group():
 
 def _backend_of(group, device):
     try:
-        return group._get_backend(device)
+        # For the host one for GPUs alone will do, of which only the timeout is needed.
+        return group._get_backend(group._device_types[0] if device.type == 'cpu' and device not in group._device_types else device)
     except RuntimeError as error:
         raise lockstep.InvalidArgument(f'the process group has no back end for {device.type}: {error}') from error
 

@@ -6,6 +6,7 @@ of one process group have hooks, those of a backward run after those of the back
 them in different orders. Between wrappers of different process groups there is no order: their hooks use different groups, too.
 """
 
+import functools
 import inspect
 import threading
 import time
@@ -188,8 +189,12 @@ def named(hook, state, group):
 
 
 def averages(hook):
-    """Whether all ranks have the same gradients after a hook, as far as that is known."""
-    return hook not in ('noop', post_localSGD_hook.post_localSGD_hook)
+    """Whether all ranks have the same gradients after a hook, as far as that is known: also after one that torch's functions wrap."""
+    if isinstance(hook, functools.partial):
+        return averages(hook.func)
+    if getattr(hook, '__module__', None) == default_hooks.__name__ and hook.__closure__:
+        return averages(hook.__closure__[0].cell_contents)
+    return hook not in ('noop', debugging_hooks.noop_hook, post_localSGD_hook.post_localSGD_hook)
 
 
 def adapt(hook, state, parameters, turn):

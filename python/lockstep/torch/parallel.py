@@ -72,7 +72,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   precision, which torch's loses, is an error. Optimizers, state dictionaries and copies use full precision.
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
       static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
-                  zero. torch's averages it.
+                  zero. torch's averages it. A parameter that has no gradient in the first backward must not have one later.
       copies      copy.deepcopy and unpickling are local, and so is evaluating a copy. It first communicates, which every rank does then, in
                   a forward pass in training mode with gradients, or else in a backward pass.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
@@ -122,7 +122,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if mixed_precision is not None and optimizer_step is not None:
             raise lockstep.Unimplemented('mixed_precision with optimizer_step: the parameters are in lower precision then')
         self._optimizer_step, self._overlapped = optimizer_step, False
-        self._on_drift, self._may_drift = on_drift, may_drift
+        self._on_drift, self._may_drift = on_drift, frozenset(may_drift)
         self._ends_itself, self._sample_rate, self._error = True, None, ''
         self._delayed = _delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.bucket_bytes_cap = int((bucket_cap_mb if bucket_cap_mb is not None else getattr(ddp, '_DEFAULT_BUCKET_CAP_MB', 25)) * _MIB)
@@ -177,9 +177,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _connect(self):
         """Collective: makes communicator and averager, for the module as it is now."""
-        ignored = self.parameters_to_ignore
-        self._layout = Layout(self.module, [name for name, _ in self._averaged_parameters()], ignored)
-        self._synced_buffers = Buffers(self.module, ignored)
+        self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
         communicator = communicator_of(self.process_group, self.device)
         self._connected = communicator, self._new_averager(communicator)
         self._kept = _Kept(*self._connected)
@@ -203,6 +201,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _new_averager(self, communicator):
         named = self._averaged_parameters()
+        self._layout = Layout(self.module, [name for name, _ in named], self.parameters_to_ignore)
         options = dict(self._reducer_options, find_unused_parameters=self.find_unused_parameters, static_graph=self.static_graph,
                        gradient_as_bucket_view=self.gradient_as_bucket_view)
         if self._delayed is not None:
@@ -377,8 +376,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def check_replicas(self, optimizer=None):
         """lockstep.torch.check_replicas of this module, between two steps. Collective; blocks. ERRORS lockstep.DataLoss"""
-        self._restore_precision()
-        compare(self._communicator, local_parts(tensors_of(self.module, optimizer, {*self.parameters_to_ignore, *self._may_drift})))
+        compare(self._communicator, local_parts(tensors_of(self, optimizer)))
+
     def gradient_states(self):
         """After a backward that failed, what .grad of each parameter holds, by name: 'unchanged', this rank's own gradient; 'averaged', or
         'undefined', perhaps parts of sums. With preserve_gradients=True all are unchanged."""

@@ -29,7 +29,7 @@ class Replicas:
         unknown = set(may_drift) - {name for name, _ in named_parameters}
         if unknown:
             raise lockstep.InvalidArgument(f'may_drift names {", ".join(sorted(unknown))}, which is no averaged parameter')
-        self._on_drift, self._warned = on_drift, rank != 0
+        self._on_drift, self._warned, self._changed, self.rank = on_drift, False, [], rank  # in the communicator in use
         self._parameters = [(name, parameter) for name, parameter in named_parameters
                             if name not in may_drift and _can_be_compared(parameter)]
         self.rows = [_row(name, parameter) for name, parameter in self._parameters]
@@ -41,9 +41,15 @@ class Replicas:
         found = [parameter.data_ptr() if parameter.requires_grad and parameter.dtype is dtype and parameter.shape == shape
                  and parameter.stride() == strides else 0 for parameter, dtype, shape, strides in self._then]
         for index, (parameter, dtype, shape, strides) in enumerate(self._then if full else ()):
-            tensor = full.get(id(parameter))
+            tensor = full.get(id(parameter)) if parameter.requires_grad else None
             if tensor is not None and tensor.dtype is dtype and tensor.shape == shape and tensor.stride() == strides:
                 found[index] = tensor.data_ptr()
+        if not (self._changed or all(found)):
+            self._changed = [repr(name) for (name, parameter), address in zip(self._parameters, found)
+                             if not address and parameter.requires_grad and parameter.numel()]
+            if self._changed:
+                warnings.warn(f'the replicas of parameter {", ".join(self._changed)} are not compared any more: its dtype, shape or memory '
+                              'format has changed since the module was wrapped. Wrap the module again after such a change', stacklevel=2)
         return found
 
     def drifted(self, error):
@@ -52,7 +58,7 @@ class Replicas:
             self._on_drift(error)
         elif self._on_drift == 'raise':
             raise error
-        elif not self._warned:
+        elif not self._warned and self.rank == 0:
             self._warned = True
             warnings.warn(f'{error}. Later steps that find a difference do not repeat this. on_drift="raise" makes it an error; '
                           'parameters that may differ are named by may_drift', DriftWarning, stacklevel=2)
@@ -62,9 +68,9 @@ def check_replicas(module, optimizer=None, group=None):
     """Compares what should be equal on all ranks, byte by byte: the parameters that require gradients, and the tensors that are the
     optimizer's state of them. (Numbers may be a rank's own, as the loss that LBFGS keeps.) Collective; blocks.
 
-    module: any, also wrapped in a DistributedDataParallel, torch's or Lockstep's; what that ignores is left out. Of a DTensor (FSDP2) each
-    rank's part is compared along the dimensions of its mesh in which it is replicated. What is only sharded has no replica and is left
-    out, as are FSDP1's parameters, the state of a ZeroRedundancyOptimizer, and buffers.
+    module: any, also wrapped in a DistributedDataParallel, torch's or Lockstep's; what that ignores, or lets drift, is left out. Of a
+    DTensor (FSDP2) each rank's part is compared along the dimensions of its mesh in which it is replicated. What is only sharded has no
+    replica and is left out, as are FSDP1's parameters, the state of a ZeroRedundancyOptimizer, and buffers.
     group: the process group of the replicas; default: the wrapper's, or all ranks. Of another back end than lockstep, too.
 
     ERRORS  lockstep.DataLoss            they differ: the same text on every rank of the group. It names the first tensor that does, its
@@ -82,18 +88,26 @@ def check_replicas(module, optimizer=None, group=None):
 
 def compare(communicator, named):
     """Compares tensors, (name, tensor) of each, on a communicator of their ranks."""
-    if any(tensor.is_cuda for _, tensor in named):
-        torch.cuda.current_stream().synchronize()
+    for device in {tensor.device for _, tensor in named if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
     rows = [_row(name, tensor) for name, tensor in named]
     check_replicas_at(communicator, rows, [tensor.data_ptr() for _, tensor in named], named)
 
 
-def tensors_of(module, optimizer, ignored=()):
+def tensors_of(module, optimizer):
     """(name, tensor) of all that check_replicas compares, in an order that is the same on all ranks. DTensors as they are."""
     if not isinstance(module, torch.nn.Module):
         raise lockstep.InvalidArgument(f'check_replicas compares a torch.nn.Module, and lockstep.check_replicas any tensors; this is a '
                                        f'{type(module).__name__}')
-    found = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
+    from torch.distributed.fsdp import FullyShardedDataParallel  # slow
+    ignored = ()
+    if isinstance(module, DistributedDataParallel):
+        ignored = {*module.parameters_to_ignore, *getattr(module, '_may_drift', ())}
+        getattr(module, '_restore_precision', bool)()  # both are Lockstep's
+        module = module.module
+    sharded = {parameter for part in module.modules() if isinstance(part, FullyShardedDataParallel) for parameter in part.parameters()}
+    found = [(name, parameter) for name, parameter in module.named_parameters()
+             if parameter.requires_grad and name not in ignored and parameter not in sharded]
     if optimizer is not None and 'ZeroRedundancyOptimizer' not in (each.__name__ for each in type(optimizer).__mro__):
         for name, parameter in list(found):
             found += [(f'{name}, {key} of the optimizer', value) for key, value in sorted(optimizer.state.get(parameter, {}).items())
@@ -113,12 +127,10 @@ def local_parts(named):
 
 
 def _by_group(module, optimizer, group):
-    ignored = ()
     if isinstance(module, DistributedDataParallel):
         group = group or module.process_group
-        module, ignored = module.module, module.parameters_to_ignore
     groups = {}  # by the names of their ranks: the group, and its tensors
-    for name, tensor in tensors_of(module, optimizer, ignored):
+    for name, tensor in tensors_of(module, optimizer):
         if isinstance(tensor, DTensor):
             mesh, local = tensor.device_mesh, tensor.to_local()
             replicated = [mesh.get_group(d) for d, placement in enumerate(tensor.placements) if placement.is_replicate()]
@@ -131,8 +143,7 @@ def _by_group(module, optimizer, group):
 
 def _can_be_compared(tensor):
     """Whether it has plain memory and a dtype of Lockstep's, on the CPU, or dense on a GPU."""
-    flat = getattr(tensor, '_is_flat_param', False)  # FSDP1's
-    return (not flat and not isinstance(tensor, DTensor) and tensor.layout is torch.strided and tensor.device.type in ('cpu', 'cuda')
+    return (not isinstance(tensor, DTensor) and tensor.layout is torch.strided and tensor.device.type in ('cpu', 'cuda')
             and str(tensor.dtype).removeprefix('torch.') in tensors.NAMES
             and (memory.is_dense(tensor) or tensor.device.type == 'cpu' and _is_apart(tensor)))
 
