@@ -1,8 +1,8 @@
 """Random modules, wrappers, hooks and passes with lockstep.torch.DistributedDataParallel, beside plain copies of the module.
 
 Every process has a plain copy for each rank, computes all ranks' gradients with them, and averages them itself. So what is compared is
-right also where torch's wrapper is not. All ranks have the same bits. At the end of a case a bit of a parameter is flipped on one rank,
-which has to be found. LOCKSTEP_TEST_SEEDS=FIRST-LAST: other seeds. A failure names its seed and the case.
+right also where torch's wrapper is not. All ranks have the same bits. What may differ does, without an alarm. At the end of a case a bit
+of a parameter is flipped on one rank, which has to be found. LOCKSTEP_TEST_SEEDS=FIRST-LAST: other seeds. A failure names its seed.
 """
 
 import concurrent.futures
@@ -18,14 +18,14 @@ import unittest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
 
 import lockstep
 import ranks
-from lockstep.torch import DistributedDataParallel
+from lockstep.torch import DistributedDataParallel, check_replicas
 
 FIRST, LAST = map(int, os.environ.get('LOCKSTEP_TEST_SEEDS', '0-299').split('-'))
 WIDTH = 6
@@ -119,14 +119,23 @@ class Block(nn.Module):
 
 class Net(nn.Module):
 
-    def __init__(self, blocks):
+    def __init__(self, blocks, own=()):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
+        self.own = nn.ParameterDict({name: nn.Parameter(torch.ones(3), requires_grad=name != 'frozen') for name in own})
+        self.register_buffer('buffer', torch.ones(3))
+        self._ddp_params_and_buffers_to_ignore = ['own.ignored']
 
     def forward(self, x, place):
         for block in self.blocks:
             x = block(x, place)
-        return x
+        return x + sum(0 * each.sum() for each in (self.buffer, *self.own.values()))
+
+    def differ(self):
+        """What may differ does so from the wrapping on."""
+        for name, each in [('buffer', self.buffer), *self.own.items()]:
+            each.data.fill_(RANK)
+            each.requires_grad_(each.requires_grad and name != 'frozen_later')
 
 
 def clamp(parameter):
@@ -170,6 +179,9 @@ def gather_and_reduce(_, bucket):
 COMM_HOOKS = {'all_reduce': all_reduce, 'gather_and_reduce': gather_and_reduce, 'built_in': 'all_reduce',
               'fp16': default_hooks.fp16_compress_hook, 'bf16': 'bf16_compress',
               'fp16_wrapper': default_hooks.fp16_compress_wrapper(all_reduce)}
+LOCAL = {'local_noop': debugging_hooks.noop_hook, 'local': post_localSGD_hook.post_localSGD_hook,
+         'local_fp16': default_hooks.fp16_compress_wrapper(post_localSGD_hook.post_localSGD_hook)}  # average nothing
+COMM_HOOKS.update(LOCAL)
 
 
 def set_gradients(parameters, how):
@@ -192,7 +204,8 @@ def set_gradients(parameters, how):
 # Options of the wrapper: how often, and their values.
 OPTIONS = {
     'find_unused_parameters': (0.4, [True]), 'static_graph': (0.2, [True]), 'gradient_as_bucket_view': (0.3, [True]),
-    'bucket_cap_mb': (0.5, [1e-5, 1e-4, 1e-3]), 'buckets_in_memory_max': (0.1, [1]), 'gradient_memory': (0.15, ['copied', 'in_place']),
+    'bucket_cap_mb': (0.5, [1e-5, 1e-4, 1e-3]), 'bucket_cap_mb_list': (0.1, [[1e-5, 1e-3]]), 'preserve_gradients': (0.1, [True]),
+    'broadcast_buffers': (0.5, [False]), 'buckets_in_memory_max': (0.1, [1]), 'gradient_memory': (0.15, ['copied', 'in_place']),
     'no_replan': (0.1, [True]), 'averaging': (0.1, ['after']), 'compression': (0.05, ['bfloat16']),
 }
 
@@ -215,10 +228,12 @@ class Plan:
         self.reduce_dtype = draw.choice([torch.float32, None])  # of mixed precision
         self.batch = draw.choice([1, 3])
         self.kinds = [draw.choice(KINDS) for _ in range(draw.randint(1, 4))]
+        self.own = [name for name in ('ignored', 'may_drift', 'frozen', 'frozen_later') if draw.random() < 0.2]  # by each rank
         self.passes = [self._pass(draw) for _ in range(draw.randint(2, 5))]
         self.hooks = [(draw.choice([clamp, replace, drop]), draw.random() < 0.5, draw.random())
                       for _ in range(draw.choice([0, 0, 1, 2]))]
         self._reconcile()
+        self.local = self.comm_hook in LOCAL
         self.may_skip = self.static or 'find_unused_parameters' in self.options
         self.unused_by = [{place for place in range(WORLD) if self.may_skip and draw.random() < 0.3} for _ in self.kinds]
         self.unused_by[-1] = set()  # a pass reaches something
@@ -235,37 +250,38 @@ class Plan:
             no_sync=draw.random() < 0.3, forwards=draw.choice([1, 1, 1, 2]), again=draw.random() < 0.15, apart=draw.random() < 0.5,
             amp=draw.random() < 0.15, gradients=draw.choice(['none', 'none', 'zero', 'keep', 'ones', 'flat']), late=draw.random() < 0.3,
             stopped_by=draw.randrange(WORLD + 1) if draw.random() < 0.15 else None, unfinished=draw.random() < 0.1,
-            evaluated=draw.random() < 0.1, reversed=draw.random() < 0.3, threaded=draw.random() < 0.1, steps=draw.random() < 0.5)
+            freezes=draw.random() < 0.3, evaluated=draw.random() < 0.1, reversed=draw.random() < 0.3, threaded=draw.random() < 0.1,
+            steps=draw.random() < 0.5)
 
     def _reconcile(self):
         """Takes out what the wrapper, as torch's, is not for."""
         if 'gradient_as_bucket_view' in self.options:
             self.options.pop('buckets_in_memory_max', None)
             self.options.pop('gradient_memory', None)
+        self.options.pop('bucket_cap_mb' if 'bucket_cap_mb_list' in self.options else None, None)
         if self.comm_hook:
             self.options.pop('compression', None), self.options.pop('averaging', None)
         if self.compiled:
             self._not_static()
             self.way, self.comm_hook, self.steps_in_backward = 'plain', None, False
-            self.options.pop('bucket_cap_mb', None)  # dynamo refuses small first buckets
+            self.options.pop('bucket_cap_mb', None), self.options.pop('bucket_cap_mb_list', None)  # dynamo refuses small first buckets
         if self.steps_in_backward or self.way in ('join', 'delay'):
             self.shape = 'one'
         if self.way == 'delay':
-            self.options.pop('find_unused_parameters', None)
             self._not_static()
             self.kinds, self.hooks = ['linear', *self.kinds], []
-        if self.steps_in_backward:
+        if self.steps_in_backward or self.way == 'join' and self.comm_hook in LOCAL:
             self.comm_hook = None
         if self.way == 'mixed':
             self.options['mixed_precision'] = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=self.reduce_dtype)
             self.hooks = [hook for hook in self.hooks if hook[0] is clamp]
         if self.static:
-            self._instead_of('no_gradient', 'linear')
-            self.hooks = [hook for hook in self.hooks if hook[0] is not drop]
             self.passes[0].no_sync = False
         if SHARED_MEMORY.keys() & {*self.kinds}:
             # In place, also without a wrapper, these change other gradients.
             self.hooks = [hook for hook in self.hooks if hook[0] is not clamp]
+        self.may_freeze = 'find_unused_parameters' in self.options and not self.static and not self.compiled
+        self.own = [name for name in self.own if self.may_freeze or name != 'frozen_later']
         for step in self.passes:
             self._reconcile_pass(step)
         # The engine accumulates behind a reentrant checkpoint more than once if it is passed more than once.
@@ -276,6 +292,9 @@ class Plan:
     def _reconcile_pass(self, step):
         if self.static and step.gradients != 'zero':
             step.gradients = 'none'  # what is left of an unused parameter is refused
+        step.freezes &= self.may_freeze and len(self.kinds) > 1 and (self.way != 'optimizer' or step is not self.passes[0])
+        if self.way == 'delay' and self.may_freeze:
+            step.gradients = 'ones'  # so that the trigger always has a gradient
         if self.static or self.compiled or self.way == 'join' or self.steps_in_backward:
             step.again = step.apart = False
         if self.static or self.way == 'join':
@@ -312,23 +331,23 @@ class Plan:
     def pairs(self):
         """Each two of its options, ways, hooks and what its passes do."""
         passes = [name for step in self.passes for name, value in vars(step).items() if value not in (False, None)]
-        names = {*self.options, *passes, f'{self.shape} module', self.way, self.comm_hook, self.compiled} - {None}
+        names = {*self.options, *passes, *self.own, f'{self.shape} module', self.way, self.comm_hook, self.compiled} - {None}
         return {*itertools.combinations(sorted(names), 2)}
 
     def __str__(self):
         hooks = [(hook.__name__, 'before' if before else 'after', round(which, 2)) for hook, before, which in self.hooks]
         return (f'{self.shape} {self.way} {self.kinds} unused by {self.unused_by} {self.options} {self.comm_hook} '
-                f'compiled: {self.compiled} initial: {self.initial} batch: {self.batch} {hooks} {self.passes}')
+                f'own: {self.own} compiled: {self.compiled} initial: {self.initial} batch: {self.batch} {hooks} {self.passes}')
 
     def net(self):
-        return Net([Block(kind, unused) for kind, unused in zip(self.kinds, self.unused_by)])
+        return Net([Block(kind, unused) for kind, unused in zip(self.kinds, self.unused_by)], self.own)
 
     def parts(self):
         """The modules to wrap, without wrappers. Two tasks have the first one's blocks in common."""
         if self.shape == 'apart':
             return [self.net() for _ in range(3)]
         first = self.net()
-        return [first, Net([*first.blocks, Block('linear', set())])] if self.shape == 'two' else [first]
+        return [first, Net([*first.blocks, Block('linear', set())], self.own)] if self.shape == 'two' else [first]
 
     def hook(self, parameters, before):
         for hook, when, which in self.hooks:
@@ -337,7 +356,7 @@ class Plan:
 
 
 def unique(parts):
-    return list(dict.fromkeys(parameter for part in parts for parameter in part.parameters()))
+    return list(dict.fromkeys(parameter for part in parts for parameter in part.blocks.parameters()))
 
 
 def wrappers_in(model):
@@ -369,6 +388,7 @@ class Random(unittest.TestCase):
             if plan.pairs() - seen:
                 seen |= plan.pairs()
                 self.run_seed(plan)
+        self.assertEqual(len(seen), 1136, 'of 52 names: all pairs but the 190 that Plan leaves out')
 
     def run_seed(self, plan):
         self.plan, self.bits = plan, []
@@ -379,12 +399,12 @@ class Random(unittest.TestCase):
 
     def wrap(self, plan, part):
         drifts = []
-        options = dict(plan.options, on_drift=drifts.append)
+        options = dict(plan.options, on_drift=drifts.append, may_drift=filter('own.may_drift'.__eq__, dict(part.named_parameters())))
         if plan.way == 'delay':
             last = part.blocks[-1]
             options.update(delay_all_reduce_named_params=[*last.named_parameters()], param_to_hook_all_reduce=part.blocks[0].inner.weight)
         if plan.way == 'optimizer':
-            _apply_optimizer_in_backward(torch.optim.SGD, part.parameters(), {'lr': RATE})
+            _apply_optimizer_in_backward(torch.optim.SGD, part.blocks.parameters(), {'lr': RATE})
         if plan.way == 'optimizer_step':
             options['optimizer_step'] = take_step
         if plan.compiled == 'module':
@@ -392,7 +412,7 @@ class Random(unittest.TestCase):
         model = DistributedDataParallel(part, **options)
         model.drifts = drifts
         if plan.comm_hook:
-            model.register_comm_hook(None, COMM_HOOKS[plan.comm_hook])
+            model.register_comm_hook(ALONE if plan.local else None, COMM_HOOKS[plan.comm_hook])
         if plan.compiled == 'wrapper':
             model.compile(backend='aot_eager')
         return model
@@ -407,27 +427,33 @@ class Random(unittest.TestCase):
                 parameter.register_post_accumulate_grad_hook(own)
             plan.hook(parameters, before=True), plan.hook(parameters, before=False)
         self.ours, self.blocks = unique(parts), [[*part.blocks] for part in parts]
+        self.nets = [*parts, *itertools.chain(*self.copies)]
         plan.hook(self.ours, before=True)
         if plan.shape == 'nested':
             parts[0].blocks[-1] = self.wrap(plan, parts[0].blocks[-1])
         self.models = [self.wrap(plan, part) for part in parts]
         plan.hook(self.ours, before=False)
+        for net in self.nets:
+            net.differ()
         joining = plan.way == 'join'
         with self.models[0].join(divide_by_initial_world_size=plan.initial) if joining else contextlib.nullcontext():
             for number, step in enumerate(plan.passes[:plan.inputs(RANK)]):
                 self.run_pass(plan, number, step)
-        self.compare_ranks()
-        if not plan.compiled:
-            self.find_flipped_bit(plan.draw)
-        for model in self.models:
-            for wrapper in wrappers_in(model):
-                wrapper.close()
+        wrappers = [wrapper for model in self.models for wrapper in wrappers_in(model)]
+        self.assertEqual([wrapper.drifts for wrapper in wrappers], [[]] * len(wrappers), 'a false alarm')
+        if not plan.local:
+            self.compare_ranks()
+            self.find_flipped_bit(plan, wrappers)
+        for wrapper in wrappers:
+            wrapper.close()
         if plan.compiled:
             torch._dynamo.reset()
 
     def run_pass(self, plan, number, step):
         if step.stopped_by is not None:
             self.run_stopped_pass(plan, number, step)
+        for net in self.nets:
+            net.blocks[0].requires_grad_(not step.freezes)
         for parameters in self.plain:
             set_gradients(parameters, step.gradients)
         if not step.late:
@@ -452,7 +478,7 @@ class Random(unittest.TestCase):
                     (loss * (rank in live)).backward()
             if not step.no_sync:
                 self.average(plan, [self.plain[rank] for rank in present], WORLD if plan.initial else len(live))
-                self.bits.append([(bits(parameter), bits(parameter.grad)) for parameter in self.ours])
+                plan.local or self.bits.append([(bits(parameter), bits(parameter.grad)) for parameter in self.ours])
             self.compare(plan, f'pass {number}.{backward}')
         if step.steps:
             take_step(self.ours)
@@ -496,9 +522,9 @@ class Random(unittest.TestCase):
         for same in zip(*copies):
             if not all(parameter.grad is None for parameter in same) or not plan.may_skip:
                 zeros = torch.zeros_like(same[0])
-                average = sum(zeros if parameter.grad is None else parameter.grad for parameter in same) / ranks
-                for parameter in same:
-                    parameter.grad = average.clone()
+                gradients = [zeros if parameter.grad is None else parameter.grad for parameter in same]
+                for parameter, gradient in zip(same, gradients):
+                    parameter.grad = gradient.clone() if plan.local else sum(gradients) / ranks
             if plan.steps_in_backward:
                 take_step(same)
             if plan.way == 'optimizer':
@@ -521,26 +547,27 @@ class Random(unittest.TestCase):
             self.assertEqual(steps, found[0][0][:len(steps)], f'rank {rank}')
             self.assertEqual(parameters, found[0][1], f'rank {rank}')
 
-    def find_flipped_bit(self, draw):
+    def find_flipped_bit(self, plan, wrappers):
         """Replicas are compared while they train. There is no false alarm, and a flipped bit is found where it is."""
+        draw, step = plan.draw, types.SimpleNamespace(forwards=1, reversed=False, amp=False, no_sync=False, apart=False)
         parameter, rank = draw.choice([parameter for parameter in self.ours if parameter.numel()]), draw.randrange(WORLD)
         size = parameter.dtype.itemsize
-        # Not of the exponent, and none that an optimizer's rounding loses.
-        element, bit = draw.randrange(parameter.numel()), draw.choice([5, 6, 8 * size - 1])
-        wrappers = [wrapper for model in self.models for wrapper in wrappers_in(model)]
+        # None that an optimizer's rounding loses.
+        element, bit = draw.randrange(parameter.numel()), draw.choice([5, 6, 8 * size - 1] if plan.steps_in_backward else range(8 * size))
+        for net in self.nets:
+            net.blocks[0].requires_grad_(True)
         for wrapper in wrappers:
-            self.assertEqual(wrapper.drifts, [], 'a false alarm')
-            wrapper.check_replicas()
+            check_replicas(wrapper)
         if rank == RANK:
             memory = torch.as_strided(parameter.data, (parameter.numel(),), (1,)).view(torch.uint8)
             memory[element * size + bit // 8] ^= 1 << bit % 8
         names = [{each: name for name, each in wrapper.module.named_parameters()}.get(parameter) for wrapper in wrappers]
         errors = []
+        self.losses(self.models, 0, step, RANK)  # lowers the precision
         for wrapper, name in zip(wrappers, names):
             with self.assertRaises(lockstep.DataLoss) if name else contextlib.nullcontext() as raised:
-                wrapper.check_replicas()
+                check_replicas(wrapper)
             errors += [(name, raised.exception)] if name else []
-        step = types.SimpleNamespace(forwards=1, reversed=False, amp=False, no_sync=False, apart=False)
         for number in range(8):  # a cycle of the largest model's slices, and until a difference is known
             set_gradients(self.ours, 'none')
             self.losses(self.models, number, step, RANK)[0].backward()
@@ -567,10 +594,11 @@ def lowered(parameters, lower):
 
 
 def setUpModule():
-    global RANK, WORLD
+    global RANK, WORLD, ALONE
     RANK, WORLD = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     torch.set_num_threads(1)
     dist.init_process_group('lockstep')
+    ALONE = post_localSGD_hook.PostLocalSGDState(None, dist.new_subgroups(group_size=1)[0], 0)
 
 
 if __name__ == '__main__':
