@@ -49,7 +49,9 @@ def train(name, compiled, average, per_device):
         begin = begin or time.perf_counter()  # without the first step, which compiles
         if sys.stdout.isatty():
             tell(f'\r{name} [{"#" * (40 * number // arguments.steps):40}] {number}/{arguments.steps}', end='', flush=True)
-    tell('\n' * sys.stdout.isatty() + f'{name}: {time.perf_counter() - begin:.2f} s, loss {np.mean(loss):.4f}')
+    seconds = time.perf_counter() - begin
+    lockstep.check_replicas(communicator, {str(i): np.array(leaf) for i, leaf in enumerate(jax.tree.leaves(parameters))})  # or DataLoss
+    tell('\n' * sys.stdout.isatty() + f'{name}: {seconds:.2f} s, loss {np.mean(loss):.4f}; the replicas are equal')
 
 
 images, labels = read('train-images-idx3', 16).reshape(-1, 784), read('train-labels-idx1', 8)

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Timer
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-import lockstep.lightning  # noqa: F401: registers strategy='lockstep'
+import lockstep.lightning  # registers strategy='lockstep'
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--data', default='/usr/share/datasets/fashion-mnist', help="the folder of Debian's package dataset-fashion-mnist")
@@ -50,8 +50,9 @@ def train(name, strategy):
     trainer = lightning.Trainer(accelerator='cpu', devices=2, strategy=strategy, max_steps=arguments.steps, callbacks=[timer],
                                 logger=False, enable_checkpointing=False, enable_model_summary=False,
                                 enable_progress_bar=sys.stdout.isatty())
-    trainer.fit(Classifier(), DataLoader(data, batch_size=64, shuffle=True))
-    trainer.print(f'{name}: {timer.time_elapsed("train"):.2f} s, loss {trainer.callback_metrics["loss"]:.4f}')
+    trainer.fit(model := Classifier(), DataLoader(data, batch_size=64, shuffle=True))
+    lockstep.torch.check_replicas(model, trainer.optimizers[0])  # raises lockstep.DataLoss if any rank's differ
+    trainer.print(f'{name}: {timer.time_elapsed("train"):.2f} s, loss {trainer.callback_metrics["loss"]:.4f}; the replicas are equal')
 
 
 train('Lockstep', 'lockstep')
