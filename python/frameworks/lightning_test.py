@@ -311,7 +311,7 @@ class Ranks(unittest.TestCase):
 
     def test_replicas_are_compared_with_any_strategy(self):
         class Drifting(Classifier):
-            def on_train_epoch_end(self):  # before the callback's
+            def on_train_epoch_start(self):
                 if self.current_epoch == 1 and self.global_rank == 1:
                     self.net[3].bias.data[7] += 1
 

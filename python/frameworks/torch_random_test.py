@@ -258,7 +258,8 @@ class Plan:
         if 'gradient_as_bucket_view' in self.options:
             self.options.pop('buckets_in_memory_max', None)
             self.options.pop('gradient_memory', None)
-        self.options.pop('bucket_cap_mb' if 'bucket_cap_mb_list' in self.options else None, None)
+        if 'bucket_cap_mb_list' in self.options:
+            self.options.pop('bucket_cap_mb', None)
         if self.comm_hook:
             self.options.pop('compression', None), self.options.pop('averaging', None)
         if self.compiled:

@@ -102,8 +102,10 @@ def tensors_of(module, optimizer):
     from torch.distributed.fsdp import FullyShardedDataParallel  # slow
     ignored = ()
     if isinstance(module, DistributedDataParallel):
-        ignored = {*module.parameters_to_ignore, *getattr(module, '_may_drift', ())}
-        getattr(module, '_restore_precision', bool)()  # both are Lockstep's
+        ignored = {*module.parameters_to_ignore}
+        if hasattr(module, '_may_drift'):  # it is Lockstep's
+            ignored.update(module._may_drift)
+            module._restore_precision()
         module = module.module
     sharded = {parameter for part in module.modules() if isinstance(part, FullyShardedDataParallel) for parameter in part.parameters()}
     found = [(name, parameter) for name, parameter in module.named_parameters()
