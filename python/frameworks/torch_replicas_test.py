@@ -1,6 +1,7 @@
 """What happens when replicas differ while they train, what is compared, and check_replicas. That every difference is found, and that there
 is no false alarm: torch_random_test.py."""
 
+import contextlib
 import os
 import unittest
 import warnings
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import parallel as tensor_parallel
 
 import lockstep
 import ranks
@@ -140,6 +142,16 @@ class Everything(unittest.TestCase):
         self.net[0].weight.to_local().detach()[1, 2] += float(RANK == 1)
         with self.assertRaisesRegex(lockstep.DataLoss, r"'0.weight' \(f32\[4, 3\]\), at \[1, 2\]: rank 1 has"):
             check_replicas(self.net, self.optimizer)
+
+    def test_the_parts_of_tensor_parallelism_are_compared_between_their_replicas(self):
+        mesh = dist.device_mesh.init_device_mesh('cpu', (WORLD, 1), mesh_dim_names=('replicate', 'tensor'))
+        parallel = tensor_parallel.parallelize_module(self.net, mesh['tensor'], {'0': tensor_parallel.ColwiseParallel()})
+        model = DistributedDataParallel(parallel, device_mesh=mesh['replicate'], on_drift='raise')
+        for drifts in (False, True):
+            model._averager.parameters[0].data[0, 0] += RANK * drifts
+            with self.assertRaisesRegex(lockstep.DataLoss, "parameter 0 '0.weight'") if drifts else contextlib.nullcontext():
+                for _ in range(4):
+                    model(torch.ones(1, 3)).sum().backward()
 
     def test_leaves_out_the_parameters_of_fsdp1(self):
         for original in (False, True):

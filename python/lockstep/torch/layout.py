@@ -45,7 +45,9 @@ class Layout:
                 found.append(f"parameter '{name}' {'requires a gradient now' if parameter.requires_grad else 'is frozen now'}")
             elif (parameter.dtype, parameter.device) != self._then[name][1:]:
                 found.append(f"parameter '{name}' is {parameter.dtype} on {parameter.device} now")
-        found += [f"parameter '{name}' is gone" for name in self._then if name not in now and name not in self._ignored]
+        # In the place of one with _st_info, the first forward pass of tensor parallelism puts a DTensor of the same memory.
+        found += [f"parameter '{name}' is gone" for name, (parameter, _, _) in self._then.items()
+                  if name not in now and name not in self._ignored and not hasattr(parameter, '_st_info')]
         return '; '.join(found) or None
 
     def accept(self):
