@@ -157,7 +157,7 @@ inline absl::Status CheckUsable(const lockstep_prepared* prepared) {
   return CheckHandle(prepared, "prepared", "prepared collective");
 }
 
-// Of a reducer that may have lost its communicator.
+// The reducer may have lost its communicator.
 inline absl::Status CheckReducer(const lockstep_reducer* reducer) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHandle(reducer, "reducer", "reducer"));
   if (Callbacks() == 0) return absl::OkStatus();

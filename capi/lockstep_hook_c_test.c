@@ -15,6 +15,22 @@ typedef struct Calls {
   int32_t dtype;
 } Calls;
 
+/* The reducer, whose callbacks call it. */
+static lockstep_reducer* called = NULL;
+
+static void CallReducer(lockstep_communicator* communicator) {
+  static const char text[] = "a hook or optimizer_step must not call a reducer";
+  MISUSED(lockstep_reducer_end_backward(called, NULL), text);
+  MISUSED(lockstep_reducer_mark_unused(called, 0, NULL), text);
+  MISUSED(lockstep_reducer_change_communicator(called, communicator), text);
+}
+
+static lockstep_error* SeeAverage(void* context, const lockstep_reduced_bucket* bucket) {
+  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->count == PARAMETERS && bucket->parameter_count == 1);
+  CallReducer(context);
+  return NULL;
+}
+
 static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                      const lockstep_stream* stream) {
   Calls* calls = (Calls*)context;
@@ -34,6 +50,7 @@ static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket
   CHECK(gradient.dtype == whole.dtype && whole.dtype == calls->dtype);
   CHECK(whole.shape[0] == (whole.dtype == LOCKSTEP_F32 ? 64 : 128)); /* 256 bytes */
   INVALID(lockstep_hook_bucket_gradient(bucket, 1, NULL, NULL), "out of range");
+  CallReducer(communicator);
   CHECK(lockstep_communicator_size(communicator) == 2);
   ++calls->count;
   LOCKSTEP_INIT(options);
@@ -51,7 +68,6 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
   const int32_t dtypes[2] = {LOCKSTEP_F32, LOCKSTEP_F16};
   for (int i = 0; i < 2; ++i) {
     lockstep_reducer_options options = OneEach();
-    lockstep_reducer* reducer;
     Calls calls;
     Model model;
     InitModel(&model);
@@ -62,13 +78,15 @@ static void StreamOrderedHook(lockstep_communicator* communicator) {
     options.hook = LOCKSTEP_HOOK_CALLBACK;
     options.hook_issue = AverageBucket;
     options.hook_context = &calls;
-    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
+    options.optimizer_step = SeeAverage;
+    options.optimizer_context = communicator;
+    called = CreateReducer(communicator, &model, PARAMETERS, &options);
     for (int step = 1; step <= 3; ++step) {
-      OK(RunStep(reducer, &model, mine * (float)step));
+      OK(RunStep(called, &model, mine * (float)step));
       CheckAll(&model, 1.5F * (float)step);
     }
     CHECK(calls.count == 3 * PARAMETERS);
-    lockstep_reducer_destroy(reducer);
+    lockstep_reducer_destroy(called);
   }
 }
 
@@ -297,6 +315,7 @@ static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_co
     seen |= (size_t)1 << parameter;
   }
   CHECK(seen == 7);
+  CallReducer(communicator);
   lockstep_hook_complete(completion, NULL);
 }
 
@@ -309,61 +328,12 @@ static void GradientsOfABucket(lockstep_communicator* communicator) {
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = AverageEach;
   options.hook_context = &mine;
-  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
-  OK(lockstep_reducer_end_backward(reducer, NULL));
+  called = CreateReducer(communicator, &model, PARAMETERS, &options);
+  OK(lockstep_reducer_begin_backward(called, NULL));
+  for (size_t i = 0; i < PARAMETERS; ++i) Mark(called, &model, i, mine * (float)(i + 1));
+  OK(lockstep_reducer_end_backward(called, NULL));
   for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
-  lockstep_reducer_destroy(reducer);
-}
-
-/* The reducer, whose callbacks call it. */
-static lockstep_reducer* called = NULL;
-
-static void CallReducer(lockstep_communicator* communicator) {
-  static const char text[] = "a hook or optimizer_step must not call a reducer";
-  MISUSED(lockstep_reducer_end_backward(called, NULL), text);
-  MISUSED(lockstep_reducer_mark_unused(called, 0, NULL), text);
-  MISUSED(lockstep_reducer_change_communicator(called, communicator), text);
-}
-
-static lockstep_error* CallInIssue(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
-                                   const lockstep_stream* stream) {
-  (void)context;
-  (void)bucket;
-  (void)stream;
-  CallReducer(communicator);
-  return NULL;
-}
-
-static void CallInStart(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
-                        lockstep_hook_completion* completion) {
-  (void)context;
-  (void)bucket;
-  CallReducer(communicator);
-  lockstep_hook_complete(completion, NULL);
-}
-
-static lockstep_error* CallInStep(void* context, const lockstep_reduced_bucket* bucket) {
-  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->count == PARAMETERS && bucket->parameter_count == 1);
-  CallReducer(context);
-  return NULL;
-}
-
-static void CallbacksThatCallTheirReducer(lockstep_communicator* communicator) {
-  Model model;
-  InitModel(&model);
-  for (int which = 0; which < 3; ++which) {
-    lockstep_reducer_options options = OneEach();
-    options.hook = which < 2 ? LOCKSTEP_HOOK_CALLBACK : LOCKSTEP_HOOK_NONE;
-    options.hook_issue = which == 0 ? CallInIssue : NULL;
-    options.hook_start = which == 1 ? CallInStart : NULL;
-    options.optimizer_step = which == 2 ? CallInStep : NULL;
-    options.optimizer_context = which == 2 ? communicator : NULL;
-    called = CreateReducer(communicator, &model, PARAMETERS, &options);
-    OK(RunStep(called, &model, 1));
-    lockstep_reducer_destroy(called);
-  }
+  lockstep_reducer_destroy(called);
 }
 
 static void HooksThatCannotBe(lockstep_communicator* communicator) {
@@ -411,7 +381,6 @@ static void UseHooks(lockstep_communicator* communicator) {
   HostCompletedHook(communicator);
   GradientsOfABucket(communicator);
   HooksThatCannotBe(communicator);
-  CallbacksThatCallTheirReducer(communicator);
 }
 
 int main(void) {

@@ -703,14 +703,10 @@ class Run:
         out = ffi.new('lockstep_gradient_state*')
         check(lib.lockstep_reducer_gradient_state(self.reducer, p.index, out))
         state, averaged = out[0], place and place.array.size and average is not None
-        if not failed:
-            allowed = [lib.LOCKSTEP_GRADIENT_AVERAGED if averaged else lib.LOCKSTEP_GRADIENT_UNCHANGED]
-        else:
-            allowed = [lib.LOCKSTEP_GRADIENT_UNCHANGED]
-            if averaged and not self.case.options['preserve_gradients']:
-                allowed += [lib.LOCKSTEP_GRADIENT_AVERAGED]
-            if (isinstance(place, View) or self.case.hook) and not self.case.options['preserve_gradients']:
-                allowed += [lib.LOCKSTEP_GRADIENT_UNDEFINED]
+        allowed = [lib.LOCKSTEP_GRADIENT_UNCHANGED if failed or not averaged else lib.LOCKSTEP_GRADIENT_AVERAGED]
+        if failed and not self.case.options['preserve_gradients']:
+            allowed += [lib.LOCKSTEP_GRADIENT_AVERAGED] * bool(averaged)
+            allowed += [lib.LOCKSTEP_GRADIENT_UNDEFINED] * bool(isinstance(place, View) or self.case.hook)
         self.require(state in allowed, f'the state of {p} is {state}, not in {allowed}')
         if place and state == lib.LOCKSTEP_GRADIENT_UNCHANGED:
             self.require(place.array.tobytes() == place.expected.tobytes(), f'{p} is not as it was')

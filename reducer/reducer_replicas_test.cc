@@ -50,9 +50,8 @@ class Model : public Worker {
       : Worker(communicator, Vectors(kTensors, 1), options),
         cycle(options.replicas[0].elements() == kElements ? 1 : 61) {}
 
-  const int cycle;  // of slices
-  bool takes_turns =
-      false;  // tensors are left out of every other step: those of even index of odd ones, and the others of even ones
+  const int cycle;           // of slices
+  bool takes_turns = false;  // each tensor is left out of every other step
 
   // A step whose gradients do not matter.
   absl::Status Step(bool sync = true) {

@@ -1,5 +1,5 @@
-// Parameters that are not used in every backward: said by the embedder, recorded by a static graph, or kept for a trigger. Their averages,
-// and which are found to be unused: reducer_matrix_test.cc.
+// Parameters that are not used in every backward: said by the embedder, or recorded by a static graph. Their averages, and which are found
+// to be unused: reducer_matrix_test.cc.
 
 #include <utility>
 #include <vector>
@@ -106,15 +106,6 @@ TEST(StaticGraph, ThatChangesIsAnErrorInTheSameBackwardOnAllRanks) {
                                    "rank 1: the graph changed"));
     LOCKSTEP_EXPECT_OK(run(-1));
     model.ExpectAll(1, 2);
-  });
-}
-
-TEST(DelayedParameters, KeepTheirDTypes) {
-  ReducerOptions options;
-  options.delayed = {0, 1, 2, 3, 4};
-  options.delayed_trigger = MixedTable().size() - 1;
-  RunWorkers(2, MixedTable(), options, [](Worker& worker) {
-    for (int step = 0; step < 3; ++step) worker.ExpectStep(step);
   });
 }
 

@@ -170,7 +170,7 @@ GradientState Bucket::StateOf(size_t index) const {
   const Slot& slot = slots[index];
   const bool has_view = ViewAt(index) != nullptr;
   if (plan_->sparse || plan_->slots[index].elements == 0 || (restored && slot.saved)) return GradientState::kUnchanged;
-  // Without a view, what is unused is not the reducer's affair, nor is what was marked without a target: it is only read.
+  // Without a view, the reducer does not write an unused gradient, and only reads one that was marked without a target.
   const bool ours = slot.target.data() == nullptr || slot.target.data() == slot.spare.data();
   if (!has_view && (!slot.used || ours)) return GradientState::kUnchanged;
   switch (written) {

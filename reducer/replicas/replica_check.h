@@ -3,8 +3,8 @@
 //   step n        each rank hashes a slice of its replica (ReplicaHash). The status trailer of the last bucket compares the hashes
 //                 (reducer/plan/status_trailer.h), so no message is added, and no rank waits.
 //   later         if the hashes differ, the first step that begins after step n is known to be over on every rank compares the replicas
-//                 (CompareReplicas). That step waits for it. So do the steps behind it if some tensors are left out of it, which may be
-//                 those that differ.
+//                 (CompareReplicas). That step waits for it. If it leaves tensors out, which may be those that differ, later steps compare
+//                 again.
 //
 // A comparison finds all differences, so those that the next cycle of slices shows are known. If some persist, they are reported in the
 // cycle after that.

@@ -2,7 +2,7 @@
 //
 // The bytes of all tensors, one tensor after the other, are cut into 61 slices, between elements, or are one slice of at most 16 KiB. Step
 // n hashes slice n modulo their number, so 61 steps cover every byte, and a step costs a 61st of one pass over the model. The number is
-// prime: a tensor that is left out of every other step, as those of two models that take turns, is hashed in the others. On the host the
+// prime: a tensor that is left out of every other step, as when two models are trained in turns, is hashed in the others. On the host the
 // hash is XXH3 (Collet). On a device a kernel adds up kernels/hash_word.h in the order of the embedder's stream. The host does not wait
 // for it: a step gets the hash of the step before last, which has ended.
 //
