@@ -38,7 +38,8 @@ constexpr double kMomentumDefault = 0.1;
 absl::StatusOr<lockstep_batch_norm_options> Read(const lockstep_batch_norm_options* options) {
   lockstep_batch_norm_options given = {};
   LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::ReadOptions(options, "lockstep_batch_norm_options", &given));
-  if (given.timeout_ms < 0) return absl::InvalidArgumentError("timeout_ms is negative");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, lockstep::capi::ReadTimeout(given.timeout_ms));
+  given.timeout_ms = timeout.count();
   if (!std::isfinite(given.momentum)) return absl::InvalidArgumentError("momentum is not finite");
   if ((given.running_mean == nullptr) != (given.running_variance == nullptr)) {
     return absl::InvalidArgumentError("one of running_mean and running_variance is NULL");

@@ -135,14 +135,13 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   if ((options.hook_issue == nullptr) == (options.hook_start == nullptr)) {
     return absl::InvalidArgumentError("LOCKSTEP_HOOK_CALLBACK takes one of hook_issue and hook_start");
   }
-  if (options.hook_timeout_ms < 0) return absl::InvalidArgumentError("hook_timeout_ms is negative");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto given, ReadTimeout(options.hook_timeout_ms, "hook_timeout_ms"));
   const std::string name = options.hook_name == nullptr ? "callback" : options.hook_name;
   void* const context = options.hook_context;
   if (options.hook_issue != nullptr) {
     return std::make_shared<StreamOrderedHook>(name, options.hook_issue, context, world);
   }
   constexpr std::chrono::milliseconds kTimeout{1800000};
-  const std::chrono::milliseconds given(options.hook_timeout_ms);
   const auto handles = std::make_shared<BucketHandles>(world);
   const lockstep_hook_start start = options.hook_start;
   return std::shared_ptr<CommHook>(
@@ -261,7 +260,7 @@ lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* bucket, lockstep_
     if (function == nullptr) return NullArgument("function");
     return stream->Enqueue([bucket, function, context]() {
       absl::Status& status = bucket->bucket->status;
-      if (status.ok()) status = TakeError(function(context, bucket));
+      if (status.ok()) status = InCallback([&] { return TakeError(function(context, bucket)); });
       return absl::OkStatus();
     });
   });

@@ -1206,7 +1206,8 @@ LOCKSTEP_EXPORT void lockstep_prepared_destroy(lockstep_prepared* prepared);
  *
  * Collect the calls that this thread makes on a communicator between start and end, and launch them together at the end. Inside a group
  * blocking sends and receives in any order cannot deadlock, since calls without out_work return at once. Groups nest; the outermost
- * end launches. If a call is refused, the end returns its error again, and nothing is launched.
+ * end launches. If a call is refused, the end returns its error again, and nothing is launched. Calls that need the result of a collective
+ * are refused, such as lockstep_reducer_create, lockstep_check_replicas and lockstep_batch_norm_combine.
  *   ERRORS  FAILED_PRECONDITION  another thread has a group open. A wait inside the group for one of its works returns it, too. So do
  *                                its works if the communicator is destroyed with the group open. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_group_start(lockstep_communicator* communicator);

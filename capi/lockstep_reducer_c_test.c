@@ -185,6 +185,9 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
     options.field = value;                                                                             \
     INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), text); \
   } while (0)
+  OK(lockstep_group_start(communicator));
+  MISUSED(lockstep_reducer_create(communicator, model.table, PARAMETERS, NULL, &reducer), "inside a group");
+  MISUSED(lockstep_group_end(communicator, NULL), "inside a group");
   REFUSED(predivide_factor, 2, "predivide_factor without LOCKSTEP_AVERAGING_PREDIVIDE");
   REFUSED(delayed, &delayed, "delayed without delayed_count");
   REFUSED(delayed_trigger, 1, "delayed_trigger without delayed");

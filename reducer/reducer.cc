@@ -18,7 +18,7 @@ char* Reducer::ViewAt(size_t index) const {
 }
 
 absl::Status Reducer::CheckIdle(absl::string_view call) {
-  if (buckets().empty()) {
+  if (replanner_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": the change of the communicator failed"));
   }
   LOCKSTEP_RETURN_IF_ERROR(Annotate(communicator_->status(), call));
@@ -28,7 +28,8 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
 }
 
 absl::Status Reducer::PrepareStep() {
-  if (std::exchange(hook_failed_, false)) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+  if (hook_failed_) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+  hook_failed_ = false;
   uint64_t next = 0;
   {
     MutexLock lock(&mu_);
@@ -38,7 +39,11 @@ absl::Status Reducer::PrepareStep() {
   LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
   LOCKSTEP_ASSIGN_OR_RETURN(const BucketGroups groups, replanner_->Take());
   planned_in_ = 0;
-  return groups.empty() ? absl::OkStatus() : Adopt(LayOut(parameters_, rules_, groups));
+  if (groups.empty()) return absl::OkStatus();
+  absl::Status adopted = Adopt(LayOut(parameters_, rules_, groups));
+  // The other ranks' buckets are the new ones.
+  if (!adopted.ok()) communicator_->Abort(absl::StrCat("new buckets cannot be made: ", adopted.message()));
+  return adopted;
 }
 
 absl::Status Reducer::HoldCommunicator(absl::string_view call) {
@@ -189,19 +194,18 @@ absl::Status Reducer::Claim(size_t index, const GradientRef& gradient) {
   const BucketPlan::Location at = plan_.locations[index];
   const Bucket& bucket = *buckets()[at.bucket];
   const bool delayed = bucket.plan().delayed;
-  if (delayed && delayed_filled_ && state_ == State::kArmed && bucket.slots[at.slot].used) {
+  if (delayed && delayed_filled_ && state_ == State::kArmed &&
+      (bucket.slots[at.slot].used || gradient.data.data() == bucket.SumAt(at.slot))) {
     return absl::FailedPreconditionError(
         absl::StrCat("mark_ready: ", Describe(index, parameters_[index]),
-                     " is delayed, and its gradient is being averaged since that of the trigger came"));
+                     " is delayed, and its memory is being averaged since the gradient of the trigger came"));
   }
   // In these cases a backward without sync leaves gradients to a later one.
   const bool keeps = state_ == State::kArmed || options_.find_unused || ready_set_.counting();
-  return Annotate(claims_.Claim(index, gradient.data, gradient.target, bucket.SumAt(at.slot),
-                                delayed ? Until::kTaken
-                                : keeps ? Until::kRoundEnds
-                                        : Until::kChecked,
-                                /*ordered=*/gradient.stream != nullptr),
-                  "mark_ready");
+  const Until until = delayed ? Until::kTaken : keeps ? Until::kRoundEnds : Until::kChecked;
+  absl::Status claimed = claims_.Claim(index, gradient.data, gradient.target, bucket.SumAt(at.slot), until,
+                                       /*ordered=*/gradient.stream != nullptr);
+  return claimed.ok() ? claimed : Annotate(claimed, "mark_ready");
 }
 
 void Reducer::TellRefusal(const absl::Status& error) {
@@ -411,6 +415,9 @@ absl::StatusOr<TensorView> Reducer::GradientView(size_t index) const {
 }
 
 absl::Status Reducer::RequestReplan() {
+  if (replanner_ == nullptr) {
+    return absl::FailedPreconditionError("request_replan: the change of the communicator failed");
+  }
   LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
   replanner_->Request();
   return absl::OkStatus();

@@ -73,6 +73,10 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   Bucket& last = *flight.buckets.back();
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
+  if (status.ok() && !last.reduced) {
+    status = absl::InternalError("end_backward: not all buckets were sent");
+    communicator_->Abort(std::string(status.message()));  // others wait for them
+  }
   flight.record.Finish();
   std::swap(flight.record, record_.last);
   if (trace_ != nullptr) {

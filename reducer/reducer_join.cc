@@ -89,9 +89,11 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
     return absl::FailedPreconditionError("join: the reducer was not made for uneven inputs: set uneven_inputs");
   }
   LOCKSTEP_RETURN_IF_ERROR(FinishAll(/*last_too=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator("join"));  // else none of the steps can begin
   uint64_t joined_in = 0;
   {
     MutexLock lock(&mu_);
+    BecomeIdle();
     joined_in = step_ + 1;
   }
   // Those who have inputs do not know yet.
@@ -99,9 +101,10 @@ absl::Status Reducer::Join(absl::Span<const TensorView> model, absl::Span<const 
     LOCKSTEP_RETURN_IF_ERROR(buffers_->Run(buffers, /*joined=*/true, BucketPipeline::kJoinedTimeout).status());
   }
   while (true) {
+    buckets().back()->joined = 0;
     const absl::Status status = ShadowStep();
-    // A step that failed on a rank which has inputs may be tried again by it.
-    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+    // Ranks that have inputs may try again a step that failed, or that on_drift has refused.
+    if (!status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsDataLoss(status)) return status;
     LOCKSTEP_RETURN_IF_ERROR(communicator_->status());
     if (buckets().back()->joined == communicator_->size()) break;
     if (options_.throw_on_early_end) {

@@ -44,6 +44,26 @@ void RunModels(int size, int parameters, const ReducerOptions& options, const st
   RunWorkers<Model>(size, Vectors(parameters, kElements), options, body);
 }
 
+TEST(Joined, CannotBeWhileAnotherBackwardHasTheCommunicator) {
+  RunModels(2, 1, Uneven(), [](Model& model) {
+    Model other(model.communicator(), model.table(), Uneven());
+    LOCKSTEP_EXPECT_OK(other.Begin());
+    EXPECT_THAT(model.Join(), FailedPrecondition("join: the backward of another reducer is under way"));
+    other.MarkAll(other.order());
+    LOCKSTEP_EXPECT_OK(other.End());
+    LOCKSTEP_EXPECT_OK(model.Join());
+  });
+}
+
+TEST(Joined, AreAsManyAsTheirDTypeCounts) {
+  RunWorld(9, [](Communicator& communicator) {
+    ReducerOptions options = Uneven();
+    options.copy_gradients = true;
+    EXPECT_THAT(Reducer::Create(&communicator, {MakeParameter("w", DType::kF8E5M2, {4})}, options).status(),
+                InvalidArgument("buckets in f8e5m2 count at most 8 ranks, and there are 9"));
+  });
+}
+
 // Rank r has 2 + r steps of gradients 12 each: of four ranks 4, 3, 2 and 1 take part in the steps.
 TEST(Joined, AverageOverTheInitialOrTheLiveRanksAndHaveTheLastModelInTheEnd) {
   for (const bool live : {false, true}) {

@@ -165,6 +165,13 @@ absl::Status Reducer::Allocate() {
   if (options_.preserve_gradients && accelerator_.kernels != nullptr) LOCKSTEP_RETURN_IF_ERROR(CheckDense(parameters_));
   copied_because_ = options_.gradient_as_bucket_view ? "" : WhyCopied(options_, accelerator_.kernels != nullptr);
   const bool in_pieces = copied_because_.empty() && !options_.gradient_as_bucket_view;
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    const int most =
+        in_pieces || !options_.uneven_inputs ? communicator_->size() : StatusTrailer::CountMax(bucket.wire);
+    if (communicator_->size() <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("uneven_inputs: buckets in ", Name(bucket.wire), " count at most ",
+                                                   most, " ranks, and there are ", communicator_->size()));
+  }
   const BucketMemory::Use use = {options_.buckets_in_memory_max, options_.gradient_as_bucket_view, in_pieces};
   LOCKSTEP_ASSIGN_OR_RETURN(
       memory_, BucketMemory::Allocate(*communicator_, accelerator_, plan_, PlanBytesMax(parameters_, rules_), use));
@@ -296,7 +303,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   }
   flight_ = &flights_[0];
   pipeline_.reset();
-  hook_failed_ = false;
+  hook_failed_ = awaits_ = false;
   planned_in_ = 0;
   buffers_.reset();
   {
@@ -309,6 +316,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   const absl::Status opened = Open(communicator, Origin::kChanged);
   if (!opened.ok()) {
     for (Flight& flight : flights_) flight.buckets.clear();
+    replanner_.reset();
     return opened;
   }
   return PutBack(std::exchange(kept_, {}));

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "base/types/dtype.h"
+#include "reducer/plan/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -58,6 +59,7 @@ WholeBatch JoinParts(absl::Span<const BatchPart> parts, int64_t channels, double
 
 absl::StatusOr<WholeBatch> CombineBatch(Communicator& communicator, const BatchPart& part, double epsilon,
                                         std::chrono::milliseconds timeout) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOutsideGroup(communicator));
   LOCKSTEP_RETURN_IF_ERROR(CheckPart(part, epsilon));
   // Of each rank its count, which is exact beyond what a float can tell, its means and its variances.
   const size_t channels = part.mean.size();
@@ -103,6 +105,7 @@ void UpdateRunning(const WholeBatch& batch, double momentum, absl::Span<float> m
 
 absl::Status SumBatchGradients(Communicator& communicator, absl::Span<float> sum_dy, absl::Span<float> sum_dy_xmu,
                                std::chrono::milliseconds timeout) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOutsideGroup(communicator));
   if (sum_dy.size() != sum_dy_xmu.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch gradients: ", sum_dy.size(), " sums of dy and ", sum_dy_xmu.size(), " of dy * (x - mean)"));

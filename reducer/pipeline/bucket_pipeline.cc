@@ -68,8 +68,8 @@ absl::Status BucketPipeline::CreateEvents(Bucket& bucket) {
 
 absl::Status BucketPipeline::RenewHookCommunicator() {
   if (settings_.hook == nullptr || !settings_.hook->communicates()) return absl::OkStatus();
-  hook_communicator_.reset();
-  LOCKSTEP_ASSIGN_OR_RETURN(hook_communicator_, communicator_->Duplicate());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> renewed, communicator_->Duplicate());
+  hook_communicator_ = std::move(renewed);
   return absl::OkStatus();
 }
 

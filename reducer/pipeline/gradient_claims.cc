@@ -46,10 +46,10 @@ GradientClaims::Memories GradientClaims::MemoriesOf(const TensorView& gradient, 
     if (tensor.elements() == 0) return Memory();
     return Memory{reinterpret_cast<uintptr_t>(tensor.data()), tensor.dense() ? tensor.bytes() : SizeOf(tensor.dtype())};
   };
-  Memories memories = {memory(target), view, memory(gradient)};
+  Memories memories = {memory(target), view, &gradient == &target ? Memory() : memory(gradient)};
   const auto merge = [&memories](size_t from, size_t into) {
     Memory &a = memories[into], &b = memories[from];
-    if (a.begin >= b.end() || b.begin >= a.end()) return;
+    if (b.bytes == 0 || a.begin >= b.end() || b.begin >= a.end()) return;
     const uintptr_t end = std::max(a.end(), b.end());
     a.begin = std::min(a.begin, b.begin);
     a.bytes = end - a.begin;
@@ -100,8 +100,10 @@ absl::Status GradientClaims::Claim(size_t parameter, const TensorView& gradient,
   Ranges& ranges = ranges_[parameter];
   bool moves[kWritten + 1];
   for (size_t i = 0; i <= kWritten; ++i) {
-    const bool placed = ranges[i].place != Range::kNowhere || wanted[i].bytes == 0;
-    moves[i] = wanted[i].begin != ranges[i].begin || wanted[i].bytes != ranges[i].bytes || !placed;
+    const bool placed = ranges[i].place != Range::kNowhere;
+    moves[i] = wanted[i].bytes == 0
+                   ? placed
+                   : wanted[i].begin != ranges[i].begin || wanted[i].bytes != ranges[i].bytes || !placed;
     if (!moves[i]) continue;  // no other claim covers it, or it would not be placed
     for (const Range* const other : Overlapping(wanted[i])) {
       const bool own = other->owner == this && other->parameter == parameter;

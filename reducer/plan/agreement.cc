@@ -54,6 +54,7 @@ absl::string_view TextOf(const Text& cut) {
 
 template <typename T>
 absl::StatusOr<std::vector<T>> Gather(Communicator& communicator, const T& mine, bool by_holder) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOutsideGroup(communicator));
   std::vector<T> all(communicator.size());
   CollectiveRequest request;
   request.collective = Collective::kAllGather;
@@ -137,6 +138,12 @@ std::vector<Parameter> AsTable(absl::string_view what, absl::Span<const TensorVi
 }
 
 }  // namespace
+
+absl::Status CheckOutsideGroup(Communicator& communicator) {
+  if (!communicator.InGroup()) return absl::OkStatus();
+  return communicator.Refuse(
+      absl::FailedPreconditionError("inside a group: this call needs the result of a collective"));
+}
 
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
                                absl::Span<const Parameter> parameters, bool by_holder) {

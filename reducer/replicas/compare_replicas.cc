@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/flatten.h"
+#include "reducer/plan/agreement.h"
 #include "reducer/replicas/replica_hash.h"
 
 namespace lockstep {
@@ -179,6 +180,7 @@ class Comparison {
  private:
   template <typename T>
   absl::StatusOr<std::vector<T>> Gather(const std::vector<T>& mine) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckOutsideGroup(communicator_));
     std::vector<T> all(mine.size() * communicator_.size());
     CollectiveRequest request =
         MakeRequest(Collective::kAllGather, DType::kU8, all.size() * sizeof(T), mine.data(), all.data());

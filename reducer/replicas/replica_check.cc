@@ -33,14 +33,16 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, 
     options.timeout = timeout;
     const absl::StatusOr<bool> equal = CompareReplicas(*communicator_, tensors_, data, options);
     const bool drifted = absl::IsDataLoss(equal.status());
-    // Tensors that some rank leaves out of this step may be those that differ: the next steps look again, for a cycle of slices.
-    const bool looks_again = equal.ok() && !*equal && step - differed_in_ < hash_->slices();
-    if (!looks_again) differed_in_ = 0;
+    // Tensors that some rank leaves out of this step may be those that differ: the next steps look again.
+    const bool looks_again = equal.ok() && !*equal && step - differed_in_ < ReplicaHash::kSlices;
     if (drifted) quiet_until_ = step + hash_->slices();
     const absl::Status reaction = !drifted               ? equal.status()
                                   : on_drift_ == nullptr ? absl::OkStatus()
                                                          : on_drift_(equal.status());
-    LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true));
+    const absl::Status agreed = AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true);
+    if (!looks_again || !agreed.ok())
+      differed_in_ = 0;  // on all ranks: they know no more of each other than what is agreed
+    LOCKSTEP_RETURN_IF_ERROR(agreed);
     if (drifted && on_drift_ == nullptr && !std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
       LOCKSTEP_LOG(kWarning) << equal.status().message();
     }

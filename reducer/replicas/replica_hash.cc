@@ -12,7 +12,6 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kSlices = 61;
 constexpr size_t kOneSliceBytesMax = size_t{16} << 10;
 
 TensorView ViewOf(const Parameter& tensor, const void* data) {
@@ -27,7 +26,7 @@ std::vector<std::vector<TensorRange>> CutIntoSlices(absl::Span<const Parameter> 
   size_t total = 0;
   for (const Parameter& tensor : tensors) total += tensor.bytes();
   if (total == 0) return {};
-  const size_t count = total > kOneSliceBytesMax ? kSlices : 1;
+  const size_t count = total > kOneSliceBytesMax ? ReplicaHash::kSlices : 1;
   const size_t slice_bytes = (total + count - 1) / count;
   std::vector<std::vector<TensorRange>> slices(1);
   size_t room = slice_bytes;
@@ -55,11 +54,11 @@ absl::StatusOr<TensorView> GeometryOf(const Parameter& tensor) {
 }
 
 uint64_t HashOf(const Parameter& tensor, const void* data, const TensorRange& range, uint64_t seed) {
-  const TensorView view = ViewOf(tensor, data);
   const size_t size = SizeOf(tensor.dtype);
-  if (view.dense()) {
+  if (GeometryOf(tensor)->dense()) {  // it may lie at any address
     return XXH3_64bits_withSeed(static_cast<const char*>(data) + range.first * size, range.count * size, seed);
   }
+  const TensorView view = ViewOf(tensor, data);
   char staging[4096];
   const size_t step = sizeof(staging) / size;
   for (size_t done = 0; done < range.count; done += step) {

@@ -53,6 +53,7 @@ class ReplicaHash {
   static absl::StatusOr<std::unique_ptr<ReplicaHash>> Create(absl::Span<const Parameter> tensors, Device* device,
                                                              const kernels::BucketKernels* kernels);
 
+  static constexpr size_t kSlices = 61;  // or one
   size_t slices() const { return slices_.size(); }
 
   // Hashes the slice of this step. `data` has the address of each tensor, or null for a tensor that is left out of this step; empty: no

@@ -83,7 +83,7 @@ TEST(ReplicaHash, SeesEachBitOnceInACycleAndNoGaps) {
 
 TEST(ReplicaHash, LeavesOutWhatHasNoAddress) {
   const std::vector<Parameter> table = {Tensor(DType::kF32, {4}), Tensor(DType::kF32, {4})};
-  const float a[4] = {1, 2, 3, 4};
+  const float a[5] = {1, 2, 3, 4};
   float b[4] = {5, 6, 7, 8};
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto hash, ReplicaHash::Create(table, HostDevice(), nullptr));
   const auto of = [&](std::vector<const void*> data) { return hash->Next(1, data, nullptr).value(); };
@@ -91,6 +91,7 @@ TEST(ReplicaHash, LeavesOutWhatHasNoAddress) {
   EXPECT_EQ(of({nullptr, nullptr}), absl::nullopt);
   const auto both = of({a, b});
   const auto alone = of({a, nullptr});
+  EXPECT_TRUE(of({reinterpret_cast<const char*>(a) + 1, nullptr}).has_value()) << "at any address";
   EXPECT_TRUE(both.has_value() && alone.has_value() && *both != *alone);
   b[2] = 0;
   EXPECT_NE(of({a, b}), both);
