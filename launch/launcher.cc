@@ -169,11 +169,18 @@ constexpr absl::string_view kOfTorchrun[] = {"GROUP_RANK",
                                              "TORCHELASTIC_SIGNALS_TO_HANDLE",
                                              "TORCHELASTIC_USE_AGENT_STORE"};
 
+// For errors that are not about the program, whose codes the launcher's exit status tells apart.
+template <typename T>
+absl::StatusOr<T> NotAboutTheProgram(absl::StatusOr<T> result) {
+  if (result.ok() || absl::IsInvalidArgument(result.status())) return result;
+  return absl::UnavailableError(result.status().message());
+}
+
 absl::Status Job::Start(const std::string& path, const std::string& job_id, JobSecret secret,
                         std::unique_ptr<TcpStoreServer> server) {
   secret_ = std::move(secret);
   server_ = std::move(server);
-  LOCKSTEP_ASSIGN_OR_RETURN(master_port_, HoldPort());
+  LOCKSTEP_ASSIGN_OR_RETURN(master_port_, NotAboutTheProgram(HoldPort()));
   const int threads = ThreadsPerRank(options_);
   absl::StatusOr<ReportFolder> reports = ReportFolder::Create();
   if (reports.ok()) {
@@ -508,10 +515,10 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<SignalInbox> inbox, SignalInbox::Open());
   Job job(options, std::move(inbox), std::move(guardian));
   const bool serves = options.store_url.empty();
-  LOCKSTEP_ASSIGN_OR_RETURN(JobSecret secret, MakeJobSecret(serves));
+  LOCKSTEP_ASSIGN_OR_RETURN(JobSecret secret, NotAboutTheProgram(MakeJobSecret(serves)));
   std::unique_ptr<TcpStoreServer> server;
   if (serves) {
-    LOCKSTEP_ASSIGN_OR_RETURN(server, ServeStore(secret.credentials));
+    LOCKSTEP_ASSIGN_OR_RETURN(server, NotAboutTheProgram(ServeStore(secret.credentials)));
   }
   LOCKSTEP_RETURN_IF_ERROR(job.Start(path, job_id, std::move(secret), std::move(server)));
   job.Run();

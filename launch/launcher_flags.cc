@@ -78,11 +78,11 @@ what containers or other users among the ranks need. A job that a rank of anothe
 
 Options end at the program; what follows it is left alone. -- ends them too.
 
-When a rank fails, the others are ended. The last lines are about the rank that failed first: how it ended and, if an exception ended
-a Python program that imports lockstep, its traceback. A line for each other rank comes before, and one that names the folder of all
-ranks' reports and flight records (LOCKSTEP_REPORT_FOLDER says where such folders are made). The exit status is that of the rank that
-failed first: its own, or 128 + the signal that killed it. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the
-ranks and their children, SIGUSR1 and SIGUSR2 to the ranks; a second SIGINT ends the job.
+When a rank fails, the others are ended; one that they blame first has 3 s to end by itself. The last lines are about the rank that failed
+first: how it ended and, if an exception ended a Python program that imports lockstep, its traceback. A line for each other rank comes
+before, and one that names the folder of all ranks' reports and flight records (LOCKSTEP_REPORT_FOLDER says where such folders are made).
+The exit status is that of the rank that failed first (or ended first, if the launcher had to end that one), or 128 + the signal that
+killed it. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to ranks and their children, SIGUSR1 and SIGUSR2 to ranks; a second SIGINT ends the job.
 Exit status of the launcher's own: 2 wrong usage, 125 other failures, 126 program not executable, 127 not found.
 )";
 
