@@ -22,6 +22,7 @@ constexpr absl::string_view kPrefix = "LOCKSTEP_";
 
 constexpr const char* kVariables[] = {
     "LOCKSTEP_ALGORITHM",
+    "LOCKSTEP_ARM64_ROOT",
     "LOCKSTEP_BAZEL",
     "LOCKSTEP_CHECKED",
     "LOCKSTEP_CHECK_OUTPUT",
@@ -120,7 +121,8 @@ std::vector<std::string> UnknownEnvironmentVariables() {
   std::vector<std::string> unknown;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const absl::string_view name(*entry, std::strcspn(*entry, "="));
-    const bool known = std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables);
+    const bool known = absl::StartsWith(name, "LOCKSTEP_TEST_") ||
+                       std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables);
     if (absl::StartsWith(name, kPrefix) && !known) unknown.emplace_back(name);
   }
   std::sort(unknown.begin(), unknown.end());

@@ -128,6 +128,7 @@ TEST_F(EnvTest, UnknownNamesOfOurFamilyAreListed) {
   Set("LOCKSTEP_RANKK", "1");
   Set("LOCKSTEP_", "1");
   Set("LOCKSTEP_RANK", "1");
+  Set("LOCKSTEP_TEST_SEEDS", "7-9");
   Set("NOT_LOCKSTEP_X", "1");
   EXPECT_THAT(UnknownEnvironmentVariables(), ElementsAre("LOCKSTEP_", "LOCKSTEP_RANKK"));
 }

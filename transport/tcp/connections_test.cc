@@ -70,7 +70,7 @@ TEST_F(ConnectionsTest, TwoProcessesThatClaimOneRankAreTold) {
 TEST_F(ConnectionsTest, APeerWithOtherOptionsTellsTheSenderWhy) {
   struct Case {
     const char* message;
-    const char* refuser;  // as it logs it, at most once a second
+    const char* refuser;  // as it logs it
     std::function<void(TcpTransportOptions*)> change;
   };
   const Case cases[] = {
