@@ -23,7 +23,7 @@ communicator = lockstep.init()
 tell = print if communicator.rank == 0 else lambda *_, **__: None
 if arguments.compare_gloo:  # has to come before JAX computes anything
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-    jax.distributed.initialize(f'localhost:{int(os.environ["MASTER_PORT"]) + 1}', communicator.size, communicator.rank)
+    jax.distributed.initialize(f'localhost:{os.environ["MASTER_PORT"]}', communicator.size, communicator.rank)
 
 
 def read(name, offset):

@@ -6,8 +6,10 @@
 
 lockstep.communicator has collectives, messages and groups of ranks; lockstep.tensors says which arrays they take. lockstep.objects sends
 Python objects. lockstep.reducer averages gradients while the backward pass still computes. lockstep.errors has the exceptions.
+lockstep.torch, .lightning and .jax are for those frameworks.
 
     python -m lockstep.run -n 4 script.py    starts 4 ranks on this host
+    python -m lockstep.check                 tells whether Lockstep works on this machine
 """
 
 try:

@@ -139,7 +139,7 @@ def main():
     if sys.argv[1:] == ['--as-rank']:
         sys.exit(not _rank_main())
     if sys.argv[1:]:
-        sys.exit(__doc__)
+        sys.exit(print(__doc__) if sys.argv[1] in ('-h', '--help') else __doc__)  # print returns None: status 0
     _versions()
     # The job of a launcher that this page is printed under is another one.
     environment = {name: value for name, value in os.environ.items()

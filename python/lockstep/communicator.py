@@ -410,8 +410,8 @@ def init(**given):
     """Connects all ranks, each of which calls it, and returns their Communicator.
 
     Without options this rank's place comes from the environment: LOCKSTEP_RANK, _WORLD_SIZE, _STORE and so on, then the variables of
-    torchrun, Open MPI, PMI and Slurm. If there is none, the world has one rank. An option that is not given, None, 0 or '' is the
-    environment's, or the default. These are the options:
+    torchrun, Open MPI, PMI, Kubeflow, PMIx and Slurm. If there is none, the world has one rank. An option that is not given, None, 0 or
+    '' is the environment's, or the default. These are the options:
 
     world_size, rank              who this is, instead of the environment
     local_world_size, local_rank  how many ranks this host has, and which of them this is

@@ -1,5 +1,5 @@
-"""Lockstep in PyTorch: the c10d back end "lockstep" (lockstep.torch.backend), and a DistributedDataParallel on Lockstep's reducer,
-with batch normalisation over all ranks for the CPU."""
+"""Lockstep in PyTorch: the c10d back end "lockstep" (lockstep.torch.backend), init() to set up its process group under any
+launcher, a DistributedDataParallel on Lockstep's reducer, check_replicas(), and batch normalisation over all ranks for the CPU."""
 
 
 def _require_torch():

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,8 +36,8 @@ _logger = logging.getLogger('lockstep.torch')
 def command(torch_folder, package, out, compiler='c++'):
     """Compiles the library for the PyTorch in a folder. package: the folder of a built package `lockstep`."""
     includes = [f'-I{package}/include', *(f'-isystem{torch_folder}/{folder}' for folder in ('include', 'include/torch/csrc/api/include'))]
-    return [compiler, *_FLAGS, *includes, str(_HERE / 'csrc/backend.cc'), '-o', str(out), f'-L{package}/_lib', f'-L{torch_folder}/lib',
-            *_LIBRARIES]
+    return [*shlex.split(compiler), *_FLAGS, *includes, str(_HERE / 'csrc/backend.cc'), '-o', str(out), f'-L{package}/_lib',
+            f'-L{torch_folder}/lib', *_LIBRARIES]
 
 
 def name_for(torch_version):
@@ -91,10 +92,10 @@ def _lock(path):
 def _compile(path):
     import torch
     import lockstep
-    compiler = shutil.which(os.environ.get('CXX', 'c++'))
+    compiler = os.environ.get('CXX') or 'c++'
     remedy = "install g++ 11 or later, set CXX to such a compiler, or use a release's wheel with PyTorch 2.12 to 2.15"
-    if compiler is None:
-        raise lockstep.Unavailable(f'the back end has to be compiled for PyTorch {torch.__version__}: there is no C++ compiler; {remedy}')
+    if shutil.which(shlex.split(compiler)[0]) is None:
+        raise lockstep.Unavailable(f'the back end must be compiled for PyTorch {torch.__version__}: no C++ compiler {compiler!r}; {remedy}')
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         out = pathlib.Path(folder, path.name)
         line = command(pathlib.Path(torch.__file__).parent, _PACKAGE, out, compiler)
@@ -118,6 +119,7 @@ def build():
         with _lock(path.with_suffix('.lock')):
             if not path.exists():
                 began = time.monotonic()
+                _logger.warning('compiling the back end for PyTorch %s, which takes about 25 s', torch.__version__)
                 _compile(path)
                 _logger.warning('compiled the back end for PyTorch %s in %.0f s, once for all programs: %s', torch.__version__,
                                 time.monotonic() - began, path)
@@ -133,5 +135,5 @@ if __name__ == '__main__':
     if len(sys.argv) > 3:
         sys.exit(subprocess.run([*command(*sys.argv[1:4], os.environ.get('CXX', 'c++')), *sys.argv[4:]]).returncode)
     elif len(sys.argv) > 1:
-        sys.exit(__doc__)
+        sys.exit(print(__doc__) if sys.argv[1] in ('-h', '--help') else __doc__)  # print returns None: status 0
     print(find() or build())

@@ -17,8 +17,8 @@ def connect(store, size, rank, timeout_ms, **options):
 
 
 def hosts(size):
-    """1 if a group's ranks are known to have one host, 2 if each has its own, 0 if that is unknown. The launcher's variables tell it of the
-    world."""
+    """1 if a group's ranks are known to be on one host, 2 if the world is known to have several, 0 if that is unknown. The launcher's
+    variables give it for the world."""
     world = dist.get_world_size() if dist.is_initialized() else size
     for family in ('LOCKSTEP_', ''):
         total, here = (os.environ.get(family + name) for name in ('WORLD_SIZE', 'LOCAL_WORLD_SIZE'))

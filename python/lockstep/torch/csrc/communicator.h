@@ -75,8 +75,8 @@ class StoreAdapter {
   lockstep_store* c_ = nullptr;
 };
 
-// Which ranks share a host.
-enum class Hosts : int64_t { kUnknown = 0, kOne = 1, kOneForEachRank = 2 };
+// How many hosts the ranks have.
+enum class Hosts : int64_t { kUnknown = 0, kOne = 1, kSeveral = 2 };
 
 // A communicator. close_all() closes it when the interpreter ends, if it is still open. Thread-safe.
 class Communicator {
