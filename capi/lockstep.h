@@ -200,8 +200,8 @@ typedef struct lockstep_stream {
  * environment sets cannot be cleared here. */
 typedef struct lockstep_communicator_options {
   size_t struct_size;
-  /* Who we are. world_size 0: rank, size, local rank and size, store and job come from the environment: LOCKSTEP_*, then torchrun's,
-   * Open MPI's, PMI's, Slurm's variables. If none is set, the world has one rank. */
+  /* Who we are. world_size 0: rank, size, local rank and size, store and job come from the environment: LOCKSTEP_*, then the
+   * variables of torchrun, Kubeflow, Open MPI, PMIx, PMI or Slurm. If none is set, the world has one rank. */
   int32_t world_size;
   int32_t rank;
   /* How many ranks this host has, and which of them this is. 0: LOCKSTEP_LOCAL_WORLD_SIZE and LOCKSTEP_LOCAL_RANK, unless
@@ -251,7 +251,7 @@ typedef struct lockstep_communicator_options {
   int32_t nccl_ctas_min;
   int32_t nccl_ctas_max;
   int32_t nccl_split_share;
-  /* For the transport "ofi": libfabric's provider, such as "tcp;ofi_rxm"; default LOCKSTEP_OFI_PROVIDER, or the best available. The
+  /* For the transport "ofi": libfabric's provider, such as "tcp"; default LOCKSTEP_OFI_PROVIDER, or the best available. The
    * variable LOCKSTEP_OFI_DOMAIN names the provider's device for this rank; it has no field here. */
   const char* ofi_provider;
   /* How connections are protected (docs/security.md): "none", "authenticate" or "encrypt". Default LOCKSTEP_SECURITY, or
@@ -1392,7 +1392,7 @@ LOCKSTEP_EXPORT void lockstep_store_destroy(lockstep_store* store);
 
 /* LOCKSTEP_VERSION of the loaded library, which may be newer than the header. */
 LOCKSTEP_EXPORT int32_t lockstep_version(void);
-/* The same for people, with the commit of the build and the OpenSSL inside: "0.2.0 (commit 1a9d7a2f03be, OpenSSL 3.0.19)". The
+/* The same for people, with the commit of the build and the OpenSSL inside: "0.3.0 (commit c72e67a1f03b, OpenSSL 3.0.19)". The
  * caller does not free it. */
 LOCKSTEP_EXPORT const char* lockstep_version_text(void);
 

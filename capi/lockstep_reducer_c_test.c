@@ -1,5 +1,5 @@
 /* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans, compression; and what it tells about its steps.
- * random_steps_test has many more from Python. Gradients are one f32 each unless said otherwise, on rank 1 twice what they are on rank 0. */
+ * random_steps_test has many more from Python. Gradients are one f32 each unless said otherwise, on rank 1 twice those of rank 0. */
 
 #include <stddef.h>
 #include <stdio.h>

@@ -44,10 +44,9 @@ class GradientClaims {
     kRoundEnds,  // the round has ended
     kTaken,      // Take, whichever round that is in: a delayed parameter's
   };
-  // The parameter's gradient is read, and its average goes to `target`. `view` is its place in a bucket, which is written too, or null. Each
-  // may be another one, or without data. Replaces the parameter's claim. A gradient that overlaps written memory counts as written. Of a
-  // tensor with gaps, between which others may lie, only the first element is looked at. `ordered`: the gradient is ready in the order of a
-  // stream.
+  // The parameter's gradient is read, and its average goes to `target`. `view` is its place in a bucket, which is written too, or null.
+  // Each may be another one, or without data. Replaces the parameter's claim. A gradient that overlaps written memory counts as written. Of
+  // a tensor with gaps, between which others may lie, only the first element counts. `ordered`: the gradient is ready in a stream's order.
   // ERRORS  INVALID_ARGUMENT  another claim has some of the memory; the message names both parameters; nothing was claimed
   absl::Status Claim(size_t parameter, const TensorView& gradient, const TensorView& target, const void* view,
                      Until until, bool ordered);
