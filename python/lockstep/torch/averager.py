@@ -90,17 +90,19 @@ class Averager:
     """See the module. Owns its reducer; the communicator stays the caller's."""
 
     def __init__(self, group, communicator, named_parameters, sparse=(), hook=None, turn=None, optimizer_step=None, consumed=(),
-                 upcast=False, explain=None, replicas=None, full=None, **options):
+                 precision=None, explain=None, replicas=None, **options):
         """Collective. group: the process group of the communicator. named_parameters: (name, parameter) of each; sparse: the parameters
         whose gradients are sparse. hook: see Reducer; turn: its hooks.Turn, if it has one.
         optimizer_step(parameters) is called for each bucket, with averages in .grad, on a thread of the library's. consumed: parameters
-        whose .grad is None after a step. upcast: gradients may come in lower precision than the table's. explain() may return more about a
-        step that failed. replicas: a Replicas, or None; full(): see Replicas.addresses. options: those of the reducer."""
+        whose .grad is None after a step. precision: a Precision, whose parameters may be lowered now, or None. explain() may return more
+        about a step that failed. replicas: a Replicas, or None. options: those of the reducer."""
         self.names = [name for name, _ in named_parameters]
         self.parameters = [parameter for _, parameter in named_parameters]
         self._check_sharing(optimizer_step)
         self._strides = [_strides(parameter) for parameter in self.parameters]
-        self._dtypes = [parameter.dtype for parameter in self.parameters]
+        self._precision = precision
+        full = precision.full() if precision else {}
+        self._dtypes = [full.get(id(parameter), parameter).dtype for parameter in self.parameters]
         sparse = {id(parameter) for parameter in sparse}
         self._sparse = [index for index, parameter in enumerate(self.parameters) if id(parameter) in sparse]
         rows = [self._row(index, name) for index, name in enumerate(self.names)]
@@ -111,7 +113,7 @@ class Averager:
         if optimizer_step and self._on_device:
             raise lockstep.Unimplemented('optimizers in backward on a GPU: take the step after the backward')
         self._step = optimizer_step
-        self._replicas, self._full = replicas, full
+        self._replicas = replicas
         if replicas is not None:
             options.update(replicas=replicas.rows, on_drift=replicas.drifted)
         self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
@@ -119,7 +121,7 @@ class Averager:
         self._recording = None  # the records of the backward under way; None outside a backward
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
         self._consumed = list(consumed)
-        self._upcast, self._explain, self._turn = upcast, explain, turn
+        self._upcast, self._explain, self._turn = precision is not None, explain, turn
         self.scale = 1.0  # of this rank's gradients, for averages over fewer ranks
         self.ends_itself = True  # else end() is called behind the pass
         self.steps = 0  # that have begun
@@ -153,17 +155,17 @@ class Averager:
         device = parameter.device
         if device.type not in ('cpu', 'cuda'):
             raise lockstep.InvalidArgument(f"parameter '{name}' is on {device}; Lockstep has the CPU and CUDA")
-        if _dtype_name(parameter.dtype) not in tensors.NAMES:
+        if _dtype_name(self._dtypes[index]) not in tensors.NAMES:
             raise lockstep.InvalidArgument(f"parameter '{name}': Lockstep has no dtype '{_dtype_name(parameter.dtype)}'; change it, or "
                                            'leave the parameter out by _set_params_and_buffers_to_ignore_for_model')
-        return Parameter(name, parameter.shape, _dtype_name(parameter.dtype),
+        return Parameter(name, parameter.shape, _dtype_name(self._dtypes[index]),
                          None if strides == memory.row_major(parameter.shape) else strides, sparse=index in self._sparse,
                          device_kind=lib.LOCKSTEP_CUDA if device.type == 'cuda' else lib.LOCKSTEP_HOST, device_index=device.index or 0)
 
     def _new_views(self):
         sparse = set(self._sparse)
         return [None if index in sparse else
-                memory.over(self.reducer.gradient_view_address(index), parameter.shape, self._strides[index], parameter.dtype,
+                memory.over(self.reducer.gradient_view_address(index), parameter.shape, self._strides[index], self._dtypes[index],
                             parameter.device, self.reducer.lend())
                 for index, parameter in enumerate(self.parameters)]
 
@@ -283,7 +285,7 @@ class Averager:
     def _begin_step(self, task, unused, joined=False):
         # The new plan is in use since an earlier step. begin_backward may launch buckets, whose hooks read this.
         self.planned = self.planned or self.reducer.plan_version > 1
-        compared = None if self._replicas is None or joined else self._replicas.addresses(self._full and self._full())
+        compared = None if self._replicas is None or joined else self._replicas.addresses(self._precision and self._precision.full())
         if self._counting:
             self._counts = [0] * len(self.parameters)
         self._thread = threading.get_ident()
@@ -338,7 +340,7 @@ class Averager:
 
     def _hook(self, index):
         if (self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or self._delayed
-                or index in self._sparse):
+                or index in self._sparse or self._dtypes[index].is_complex or not self.parameters[index].dim()):
             return lambda _inputs, given: self._ready(index, given[0])
         # The usual case is short.
         mark, reducer, gradient_of = lib.lockstep_py_mark_ready, self.reducer, self.reducer._gradients[index]
@@ -415,6 +417,7 @@ class Averager:
         if gradient.requires_grad:
             _warn_of_graph()
             gradient = gradient.detach().clone()
+        gradient = gradient.resolve_conj().resolve_neg()
         if self._views is not None:
             view = self._views[index]
             if gradient.data_ptr() != view.data_ptr():
@@ -480,6 +483,8 @@ class Averager:
             self._over()
         if self._triggered:
             self._delayed_gradients.clear()
+        if self._precision is not None:
+            self._precision.restore()  # also if no output of the forward pass was reached
         for parameter, average in self._copies:
             if parameter.grad is None:  # the program has removed it meanwhile
                 parameter.grad = average
@@ -525,7 +530,7 @@ class Averager:
         for index in self._sparse:
             found = self.reducer.averaged_rows(index)
             if found is not None:
-                self.parameters[index].grad = hooks.sparse_copy(found, self.parameters[index])
+                self.parameters[index].grad = hooks.sparse_copy(found, self.parameters[index], self._dtypes[index])
         if not (self._find_unused or self._static):
             return
         if self._counting:
@@ -556,7 +561,11 @@ class Averager:
         if self._views is not None and index not in self._shared:
             parameter.grad = self._views[index]
         else:
-            parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
+            parameter.grad = self._average_at(address, index)
+
+    def _average_at(self, address, index):
+        parameter = self.parameters[index]
+        return memory.copy_at(address, parameter.shape, self._strides[index], self._dtypes[index], parameter.device)
 
     def _over(self):
         self._task, self.marking = None, False
@@ -598,6 +607,7 @@ class Averager:
 
     def shadow(self):
         """A step of the other ranks, with zeros of this one."""
+        self.abandon()
         self._begin_step(-1, list(range(len(self.parameters))), joined=True)
         try:
             if not self._find_unused:
@@ -606,14 +616,19 @@ class Averager:
                     for _ in range(self._counts[index] if self._static and not self._counting else 1):
                         self._mark_zeros(index, self.parameters[index])
             self.reducer.end_backward(self._stream())
+        except lockstep.Error:
+            self._step_failed()
+            raise
         finally:
             self._over()
+        for parameter in self._consumed:
+            parameter.grad = None
 
     def _mark_zeros(self, index, parameter):
         if index in self._sparse:
             rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
-            return self.reducer.mark_ready_sparse(index, rows, parameter.new_empty((0, *parameter.shape[1:])))
-        zeros = torch.empty_strided(parameter.shape, self._strides[index], dtype=parameter.dtype, device=parameter.device).zero_()
+            return self.reducer.mark_ready_sparse(index, rows, parameter.new_empty((0, *parameter.shape[1:]), dtype=self._dtypes[index]))
+        zeros = torch.empty_strided(parameter.shape, self._strides[index], dtype=self._dtypes[index], device=parameter.device).zero_()
         self._kept.append(zeros)
         return self.reducer.mark_ready_at(index, zeros.data_ptr(), self._stream())
 
@@ -643,9 +658,9 @@ class Averager:
         for index, address in bucket.gradients:
             parameter = self.parameters[index]
             if bucket.rows is not None:
-                parameter.grad = hooks.sparse_copy(bucket.rows, parameter)
-            elif parameter.grad is None:
-                parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
+                parameter.grad = hooks.sparse_copy(bucket.rows, parameter, parameter.dtype)
+            elif parameter.grad is None or parameter.grad.data_ptr() != address:  # in .grad is what this rank has not marked
+                parameter.grad = self._average_at(address, index)
         self._step([self.parameters[index] for index, _ in bucket.gradients])
 
 

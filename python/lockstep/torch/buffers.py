@@ -12,13 +12,13 @@ class Buffers:
         for prefix, part in module.named_modules():
             for name, buffer in part._buffers.items():
                 full = f'{prefix}.{name}' if prefix else name
-                if buffer is not None and full not in ignored and id(buffer) not in seen:
+                if full not in ignored and (buffer is None or id(buffer) not in seen):  # it may get a tensor later
                     seen.add(id(buffer))
                     self._slots.append((part._buffers, name, full))
         self._read = {}  # what broadcast passed on of a buffer, by its place
 
     def __len__(self):
-        return len(self._slots)
+        return len(self.named())
 
     def now(self):
         """The tensors."""

@@ -100,7 +100,7 @@ class GradBucket:
             self._buffer = self._average = self._dense()
         else:
             (index, _, _), = self._places = bucket.gradients()
-            self._buffer = sparse_copy(rows, parameters[index])
+            self._buffer = sparse_copy(rows, parameters[index], getattr(torch, bucket.dtype))
 
     def _dense(self):
         dtype, device = getattr(torch, self._bucket.dtype), self._parameters[self._places[0][0]].device
@@ -169,12 +169,12 @@ class GradBucket:
             torch.cuda.current_stream(target.device).synchronize()  # the library goes on when the hook is complete
 
 
-def sparse_copy(rows, parameter):
+def sparse_copy(rows, parameter, dtype):
     """A sparse gradient of a parameter: a copy of (address of int64 rows, address of values, number of rows)."""
     rows_at, values_at, count = rows
     shape = (count, *parameter.shape[1:])
     indices = memory.copy_at(rows_at, (1, count), (count, 1), torch.int64, parameter.device)
-    values = memory.copy_at(values_at, shape, memory.row_major(shape), parameter.dtype, parameter.device)
+    values = memory.copy_at(values_at, shape, memory.row_major(shape), dtype, parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape, device=parameter.device, check_invariants=False)
 
 

@@ -6,33 +6,36 @@ import torch
 class Layout:
     """The parameters of a module, by name."""
 
-    def __init__(self, module, averaged, ignored):
-        """averaged: the names of the parameters that are averaged; ignored: the names that are nobody's concern."""
-        self._module, self._averaged, self._ignored = module, set(averaged), ignored
-        self._take()
+    def __init__(self, module, averaged, ignored, full):
+        """averaged: the names of the parameters that are averaged; ignored: the names that are nobody's concern. full: Precision.full()."""
+        self._averaged, self._ignored = set(averaged), ignored
+        self.accept(module, full)
 
-    def _take(self):
-        self._then = {name: (parameter, parameter.dtype, parameter.device) for name, parameter in self._module.named_parameters()}
+    def accept(self, module, full):
+        """From now on the module is right as it is."""
+        self._module = module
+        self._then = {name: (parameter, full.get(id(parameter), parameter).dtype, parameter.device)
+                      for name, parameter in module.named_parameters()}
         self._frozen = [parameter for name, (parameter, _, _) in self._then.items()
                         if name not in self._averaged and name not in self._ignored]
         # What is quick to compare.
-        self._parts = [(part._parameters, [*map(id, part._parameters.values())], part._modules, len(part._modules), part._buffers,
-                        len(part._buffers)) for part in self._module.modules()]
+        self._parts = [(part._parameters, [*map(id, part._parameters.values())], part._modules, [*part._modules.values()], part._buffers,
+                        len(part._buffers)) for part in module.modules()]
 
-    def is_as_it_was(self):
+    def is_as_it_was(self, module):
         """A quick look: False if something may have changed."""
-        for parameters, ids, modules, module_count, buffers, buffer_count in self._parts:
-            if len(modules) != module_count or len(buffers) != buffer_count or [*map(id, parameters.values())] != ids:
+        for parameters, ids, modules, those, buffers, buffer_count in self._parts:
+            if [*modules.values()] != those or len(buffers) != buffer_count or [*map(id, parameters.values())] != ids:
                 return False
-        return not any(parameter.requires_grad for parameter in self._frozen)
+        return module is self._module and not any(parameter.requires_grad for parameter in self._frozen)
 
     def is_substituted(self):
         """Whether torch.func.functional_call has put other tensors in the place of parameters."""
         return any(not isinstance(parameter, torch.nn.Parameter) for _, parameter in self._module.named_parameters())
 
-    def what_changed(self):
+    def what_changed(self, module):
         """What makes averaging wrong or impossible, in words; None if nothing does. Parts without parameters may come and go."""
-        now = dict(self._module.named_parameters())
+        now = dict(module.named_parameters())
         found = []
         for name, parameter in now.items():
             if name in self._ignored:
@@ -49,7 +52,3 @@ class Layout:
         found += [f"parameter '{name}' is gone" for name, (parameter, _, _) in self._then.items()
                   if name not in now and name not in self._ignored and not hasattr(parameter, '_st_info')]
         return '; '.join(found) or None
-
-    def accept(self):
-        """From now on the module is right as it is."""
-        self._take()

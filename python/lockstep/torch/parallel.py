@@ -201,7 +201,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _new_averager(self, communicator):
         named = self._averaged_parameters()
-        self._layout = Layout(self.module, [name for name, _ in named], self.parameters_to_ignore)
+        full = {} if self._precision is None else self._precision.full()  # a copy is connected in a backward pass
+        self._layout = Layout(self.module, [name for name, _ in named], self.parameters_to_ignore, full)
         options = dict(self._reducer_options, find_unused_parameters=self.find_unused_parameters, static_graph=self.static_graph,
                        gradient_as_bucket_view=self.gradient_as_bucket_view)
         if self._delayed is not None:
@@ -218,8 +219,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         step = _step_in_backward if overlapped else self._optimizer_step
         compares = self._on_drift is not None and hooks.averages(self._hook)
         averager = Averager(self.process_group, communicator, named, sparse, hook, turn, step, overlapped,
-                            upcast=self._precision is not None, explain=_weak(self, '_explain'),
-                            full=self._precision and self._precision.full,
+                            precision=self._precision, explain=_weak(self, '_explain'),
                             replicas=Replicas(named, self._on_drift, self._may_drift, communicator.rank) if compares else None, **options)
         averager.ends_itself = self._ends_itself
         if self._sample_rate is not None:
@@ -312,7 +312,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             self._connect()
         if self._connected is not None:
             follow_timeout(self._communicator)
-            self._substituted = not self._layout.is_as_it_was() and self._layout.is_substituted()
+            self._substituted = not self._layout.is_as_it_was(self.module) and self._layout.is_substituted()
             if self._substituted:
                 return inputs, kwargs
             self._averager.end_stopped()
@@ -400,6 +400,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         broadcast(self._communicator, self._synced_buffers.now() if bufs is None else bufs, authoritative_rank)
 
     def _sync_model(self, root, with_buffers=None):
+        self._restore_precision()
         tensors = [parameter for name, parameter in self.module.named_parameters() if name not in self.parameters_to_ignore]
         if self.forward_sync_buffers if with_buffers is None else with_buffers:
             tensors += self._synced_buffers.now()
@@ -408,16 +409,17 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     def _changed(self):
         """Why the module has to be wrapped again, in words. None if it has not changed since it was wrapped."""
-        if self._connected is None or self._layout.is_as_it_was():
+        if self._connected is None or self._layout.is_as_it_was(self.module):
             return None
-        changed = self._layout.what_changed()
+        self._restore_precision()
+        changed = self._layout.what_changed(self.module)
         if not changed:
-            self._layout.accept()
+            self._layout.accept(self.module, {})
             self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
         return changed
 
     def _explain(self):
-        changed = self._layout.what_changed()
+        changed = self._layout.what_changed(self.module)
         return changed and f'On this rank the module has changed since it was wrapped: {changed}. After a change wrap it again.'
 
     # ---- Hooks, optimizers

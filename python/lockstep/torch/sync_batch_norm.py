@@ -9,6 +9,7 @@ Statistics are joined in double and rounded once, in rank order (docs/numerics.m
 import weakref
 
 import torch
+from torch.autograd.function import once_differentiable
 
 import lockstep
 from lockstep._native import ffi, lib
@@ -61,6 +62,7 @@ class _Normalise(torch.autograd.Function):
         return y.to(x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         x, weight, mean, inverse_std = ctx.saved_tensors
         dy, from_mean = gradient.float(), x.float() - _spread(mean, x)
