@@ -276,6 +276,7 @@ class Hooks(Case):
         ours = hooked(hook, module, module)
         ours(torch.ones(1, 3)).sum().backward()
         self.assertEqual(seen, [(module, 0, True)])
+        self.assertTrue(ours._has_rebuilt_buckets)  # PowerSGD's state is that of a bucket
         self.assertEqual(module.weight.grad[1, 2].item(), 6)
         self.assertIn('hook', ours._get_ddp_logging_data()['comm_hook'])
         with self.assertRaisesRegex(lockstep.FailedPrecondition, 'registered already'):
@@ -429,9 +430,12 @@ class Passes(Case):
 
     def test_transforms_of_torch_func_average_nothing(self):
         func, x = torch.func, torch.ones(2)
+        call = lambda weight, x: func.functional_call(self.ours, {'module.weight': weight}, (x,))
         for transform in (lambda: func.jacrev(self.ours)(x), lambda: func.hessian(self.ours)(x),
                           lambda: func.vmap(func.jacrev(self.ours))(x.expand(3, 2)), lambda: func.vjp(self.ours, x)[1](x),
-                          lambda: func.grad(lambda x: self.ours(x).sum())(x)):
+                          lambda: func.grad(lambda x: self.ours(x).sum())(x),
+                          lambda: func.grad(lambda weight: call(weight, x).sum())(torch.ones(2, 2)),
+                          lambda: call(torch.ones(2, 2, requires_grad=True), x).sum().backward()):
             for ranks_that_do in ({0}, set(range(WORLD))):
                 if RANK in ranks_that_do:
                     transform()
@@ -440,6 +444,9 @@ class Passes(Case):
                 self.assertEqual(self.grad(), 1.5)
         self.module.weight.grad = None
         torch.func.vmap(self.ours)(self.x).sum().backward()
+        self.assertEqual(self.grad(), 1.5)
+        self.module.weight.grad = None
+        call(self.module.weight * 1.0, self.x).sum().backward()
         self.assertEqual(self.grad(), 1.5)
         self.module.weight.grad = None
         torch.func.grad(lambda x: self.ours(x).square().sum())(self.x).sum().backward()
@@ -514,6 +521,10 @@ class Passes(Case):
             self.ours(self.x).sum().backward()
         self.ours.average_gradients()
         self.assertEqual(self.grad(), 1.5)
+        ours = DistributedDataParallel(Holder(torch.ones(1, dtype=torch.complex64)))
+        ours.module.weight.grad = torch.tensor([2j]).conj() if RANK == 0 else torch.tensor([2j])  # the same memory
+        ours.average_gradients()
+        self.assertEqual(ours.module.weight.grad.item(), 0)
 
     def test_finalizing_by_hand(self):
         with self.assertRaises(lockstep.FailedPrecondition):
@@ -592,12 +603,13 @@ class Modules(Case):
         self.assert_equal_on_ranks(ours)
 
     def test_copies_average_in_evaluation_mode_too(self):
-        for options in ({}, {'find_unused_parameters': True}, {'gradient_as_bucket_view': True}):
+        for options in ({}, {'find_unused_parameters': True}, {'gradient_as_bucket_view': True},
+                        {'mixed_precision': _MixedPrecision(torch.bfloat16)}):
             copied = copy.deepcopy(DistributedDataParallel(nn.Linear(2, 1, bias=False), **options)).eval()
             for _ in range(2):
                 copied.zero_grad()
                 copied(torch.full((1, 2), 1.0 + RANK)).sum().backward()
-                self.assertEqual(copied.module.weight.grad.tolist(), [[1.5, 1.5]])
+                self.assertTrue(torch.equal(copied.module.weight.grad, torch.full((1, 2), 1.5)))
 
     def test_the_start_is_rank_0s(self):
         torch.manual_seed(RANK)
@@ -622,6 +634,7 @@ class Modules(Case):
     def test_buffers(self):
         module = nn.Sequential(nn.Linear(2, 2))
         module.register_buffer('kept', torch.zeros(3))
+        module.register_buffer('late', None)
         ours = DistributedDataParallel(module)
         x = torch.ones(1, 2)
 
@@ -631,7 +644,9 @@ class Modules(Case):
             forward()
             return module.kept[0].item()
 
+        module.late = torch.tensor(float(RANK))
         self.assertEqual(after(lambda: ours(x).sum().backward()), 5)
+        self.assertEqual(module.late.item(), 0)
         with torch.no_grad():
             # Like DDP's: the first evaluation still gets them, the ones behind it do not.
             self.assertEqual(after(lambda: None), 5)
@@ -845,6 +860,7 @@ class Mistakes(Case):
         for change, text in ((lambda module: setattr(module, 'extra', nn.Linear(2, 2)), r"'extra.weight' is new.*wrap it again"),
                              (lambda module: setattr(module.last, 'weight', new), "'last.weight' is another one"),
                              (lambda module: setattr(module.last, 'bias', None), "'last.bias' is gone"),
+                             (lambda module: setattr(module, 'last', nn.Linear(10, 3)), "'last.weight' is another one"),
                              (lambda module: module.second.requires_grad_(True), "'second.weight' requires a gradient now"),
                              (lambda module: module.first.requires_grad_(False), "'first.weight' is frozen now.*wrap it again"),
                              (lambda module: module.double(), 'wrap it again after a change of dtype')):
@@ -864,8 +880,10 @@ class Mistakes(Case):
         ours.module.bias.requires_grad_(False)
         ours.register_comm_hook(None, 'all_reduce')
         ours.module.bias.requires_grad_(True)
-        with self.assertRaisesRegex(lockstep.FailedPrecondition, "'bias' requires a gradient now"):
-            ours(torch.ones(1, 2))
+        for text in ("'bias' requires a gradient now", "'weight' is another one"):
+            with self.assertRaisesRegex(lockstep.FailedPrecondition, text):
+                ours(torch.ones(1, 2))
+            ours.module = nn.Linear(2, 2)
 
     def test_parts_without_parameters_may_change(self):
         module = Convolutional()

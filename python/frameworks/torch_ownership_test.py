@@ -7,6 +7,7 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
 
@@ -40,6 +41,21 @@ class Ownership(two.Case):
         self.assertEqual(module.weight.grad.tolist(), [[1.5, 1.5]] * 2)
 
 
+class Checkpointed(nn.Sequential):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=True)
+
+
+class Branches(nn.Module):
+    def __init__(self, output=lambda y: y):
+        super().__init__()
+        self.first, self.parts = nn.Linear(2, 2), nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(two.WORLD))
+        self.output = output
+
+    def forward(self, x):
+        return self.output(self.parts[two.RANK](self.first(x)))
+
+
 class SeveralHooks(Ownership):
     """Python hooks of several wrappers on one process group, in one pass."""
 
@@ -58,10 +74,6 @@ class SeveralHooks(Ownership):
                 self.assert_averaged(model.module)
 
     def test_inside_a_reentrant_checkpoint_they_are_refused(self):
-        class Checkpointed(nn.Sequential):
-            def forward(self, x):
-                return checkpoint(super().forward, x, use_reentrant=True)
-
         inner = self.wrapped(hook=all_reduce)
         outer = self.wrapped(nn.Sequential(nn.Linear(2, 2), Checkpointed(inner)), hook=all_reduce, static_graph=True)
         with self.assertRaisesRegex(lockstep.Error, 'use_reentrant=False'):
@@ -72,6 +84,9 @@ class SeveralHooks(Ownership):
         first, second = self.wrapped(hook=all_reduce), self.wrapped(hook=all_reduce)
         first.require_manual_backward_finalization = second.require_manual_backward_finalization = True
         second(self.x).sum().backward()
+        with self.assertRaisesRegex(lockstep.FailedPrecondition, r'finalize_backward\(\) was not called'):
+            second(self.x)
+        self.assert_averaged(second.module)
         (first(self.x).sum() + second(self.x).sum()).backward()
         second.finalize_backward()
         first.finalize_backward()
@@ -97,6 +112,24 @@ class MixedPrecision(Ownership):
         with torch.no_grad():
             ours(self.x)
         self.assertTrue(torch.equal(ours.module.weight, expected + 1))
+
+    def test_gradients_in_full_precision(self):
+        """Of a pass through no output, with a hook that comes after a forward pass, and with a rank that joins after one."""
+        hidden = self.wrapped(Branches(lambda y: lambda: y), mixed_precision=LOW, find_unused_parameters=True)
+        hidden(self.x)().float().sum().backward()
+        self.assert_equal_on_ranks(hidden, lambda parameter: parameter.grad)
+        hooked = self.wrapped(mixed_precision=LOW)
+        hooked(self.x)
+        hooked.register_comm_hook(None, 'all_reduce')
+        hooked(self.x).float().sum().backward()
+        self.assertTrue(torch.equal(hooked.module.weight.grad, torch.full((2, 2), 1.5)))
+        with hooked.join():
+            with hooked.no_sync():
+                hooked(self.x)
+            if two.RANK == 0:
+                hooked.zero_grad()
+                hooked(self.x).float().sum().backward()
+                self.assertEqual(hooked.module.weight.grad.tolist(), [[0.5, 0.5]] * 2)
 
     def test_writing_a_parameter_in_lower_precision_is_an_error(self):
         ours = self.wrapped(mixed_precision=LOW)
@@ -186,6 +219,13 @@ class InThePass(Ownership):
             self.assertEqual(module.bias.grad.tolist(), [1.5, 1.5])
         self.assertEqual(kept.tolist(), [[1.0 + two.RANK] * 2] * 2)
 
+    def test_a_reentrant_checkpoint_in_no_sync_after_a_forward_without_a_backward(self):
+        ours = self.wrapped(nn.Sequential(nn.Linear(2, 2), Checkpointed(nn.Linear(2, 2))))
+        ours(self.x)
+        with ours.no_sync():
+            ours(self.x).sum().backward()
+        self.assertEqual(ours._averager.steps, 0)
+
     def test_a_pass_of_another_wrapper(self):
         class Inside(torch.autograd.Function):
             @staticmethod
@@ -210,25 +250,33 @@ class InThePass(Ownership):
 class Leftovers(Ownership):
 
     def test_gradients_of_unused_parameters_are_refused_in_a_static_graph(self):
-        class Branches(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.parts = nn.Linear(2, 2), nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(two.WORLD))
-
-            def forward(self, x):
-                return self.parts[two.RANK](self.first(x))
-
         for before in (False, True):
             ours = self.wrapped(Branches(), static_graph=True)
             if before:
                 ours.module.parts[1 - two.RANK].weight.grad = torch.ones(2, 2)
             else:
                 ours(self.x).sum().backward()
+                if two.RANK == 0:
+                    ours.zero_grad()  # the step fails here, too
             with self.assertRaisesRegex(lockstep.FailedPrecondition, r"'parts.\d.weight' has a gradient of an earlier pass.*find_unused"):
                 ours(self.x).sum().backward()
             ours.zero_grad()
             ours(self.x).sum().backward()
             self.assert_equal_on_ranks(ours, lambda parameter: parameter.grad)
+
+    def test_optimizers_step_with_averages_only(self):
+        """Also on a rank that has no inputs. A forward pass without gradients, on one rank, does not wait for the others before."""
+        module = nn.Linear(2, 2, bias=False)
+        _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {'lr': 0.1, 'momentum': 0.9})
+        ours = self.wrapped(module)
+        if two.RANK == 0:
+            with torch.no_grad():
+                ours(self.x)
+        dist.barrier()
+        with ours.join():
+            for _ in range(0 if two.RANK == 1 else 3):
+                ours(self.x).sum().backward()
+        ours.check_replicas(module.weight._in_backward_optimizers[0])
 
     def test_a_graph_of_a_wrapper_that_is_dropped(self):
         ours = self.wrapped()

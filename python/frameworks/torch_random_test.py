@@ -291,7 +291,7 @@ class Plan:
             self._instead_of('reentrant', 'checkpointed')
 
     def _reconcile_pass(self, step):
-        if self.static and step.gradients != 'zero':
+        if self.static and step.gradients not in ('zero', 'flat'):
             step.gradients = 'none'  # what is left of an unused parameter is refused
         step.freezes &= self.may_freeze and len(self.kinds) > 1 and (self.way != 'optimizer' or step is not self.passes[0])
         if self.way == 'delay' and self.may_freeze:
@@ -460,7 +460,7 @@ class Random(unittest.TestCase):
         if not step.late:
             set_gradients(self.ours, step.gradients)
         if step.unfinished:
-            self.losses(self.models, number, step, RANK)
+            self.losses(self.models, number, types.SimpleNamespace(**{**vars(step), 'no_sync': False}), RANK)
         losses = self.losses(self.models, number, step, RANK)
         if step.evaluated:
             with torch.no_grad():

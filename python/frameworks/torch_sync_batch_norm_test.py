@@ -122,6 +122,10 @@ class Layers(unittest.TestCase):
                         (torch.ones(2, 3).double(), 'float64')):
             with self.assertRaisesRegex(lockstep.InvalidArgument, text):
                 layer(x)
+        x = torch.ones(2, 3, requires_grad=True)
+        gradient, = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, 'once_differentiable'):
+            gradient.sum().backward()
 
 
 def setUpModule():

@@ -10,6 +10,7 @@ MEMORY   A gradient is the reducer's from its mark to the end of the backward; a
          that several averagers have is copied: each averages its own copy, and writes .grad at the end.
 """
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -43,11 +44,14 @@ def accumulators_of(parameters):
 
 
 def reaches(accumulators, following):
-    """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad."""
+    """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad. With following=None, of
+    none of them does not count."""
     try:
         if any(map(_will_execute, filter(None, accumulators))):
             return True
     except RuntimeError:  # the answer about a parameter that torch.autograd.grad was asked for
+        return False
+    if following is None:
         return False
     # Either the graph has no parameter (none is used, or all are behind checkpoints), or they are not what the pass is for.
     ours, seen, queue = set(accumulators), set(), [node for node, _ in following]
@@ -134,7 +138,7 @@ class Averager:
         self._task = None  # the engine's number of the backward under way
         self._thread = None  # which has begun it
         self.marking = False  # whether one is under way that no exception has stopped
-        self._local_task = None  # that of the last one through an output without sync
+        self._local = {}  # of each pass under way through an output without sync: its number, and the thread
         self._kept = self.reducer.borrowed
         self._marks = {}  # of the backward under way, by index: the gradient and its version
         self._counting = self._static
@@ -221,13 +225,20 @@ class Averager:
 
     def end_stopped(self):
         """A forward pass begins or has ended: ends the backward passes that exceptions have stopped, which hold the communicator."""
-        if _under_way and _current_task() == -1:
+        if _current_task() != -1:
+            return
+        self._local.clear()
+        if _under_way:
             _abandon_stopped()
+            if self.marking and self._task == -1 and not self.ends_itself:
+                self.end()
+                raise lockstep.FailedPrecondition('require_manual_backward_finalization is set, and finalize_backward() was not called '
+                                                  'between the last backward pass and this forward pass: call it before .grad is used')
             self.abandon()
 
-    def watch(self, outputs, sync=True, keep=None):
+    def watch(self, outputs, sync=True, keep=None, substituted=False):
         """A backward through one of these tensors averages the gradients; it does not if none of its forward passes had `sync`. Their graph
-        holds `keep`."""
+        holds `keep`. substituted: other tensors took the place of parameters; a backward that reaches only those averages nothing."""
         self.end_stopped()
         if self._upcast:
             self._attach()
@@ -237,10 +248,12 @@ class Averager:
         if sync or not nodes:
             self._armed = sync
         for node in nodes:
-            node.register_prehook(functools.partial(self.reached, node.next_functions, keep=keep) if sync else self._reached_locally)
+            following = None if substituted else node.next_functions
+            node.register_prehook(functools.partial(self.reached, following, keep=keep) if sync else self._reached_locally)
 
     def _reached_locally(self, _gradients):
-        self._local_task = _current_task()
+        self._local[_current_task()] = threading.get_ident()
+        torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._local.pop, _current_task(), None))
         if self._upcast:
             self._attach()  # as in _begin
 
@@ -257,12 +270,16 @@ class Averager:
         self.abandon()
         if self._upcast and not self._find_unused:
             self._attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
-        elif not self._upcast:
-            for index, parameter in enumerate(self.parameters):
+        try:
+            for index, parameter in enumerate(() if self._upcast else self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)
-        for index in self._used_elsewhere:
-            self._drop_left(index)
+            for index in self._used_elsewhere:
+                self._drop_left(index)
+        except lockstep.Error as error:  # the other ranks begin this step, which fails
+            self._begin_step(task, [], joined=True)
+            self.abandon(str(error))
+            raise
         skipped = self._skipped() if self._find_unused else []
         if skipped and self._attach(skipped):
             skipped = self._skipped()
@@ -319,7 +336,7 @@ class Averager:
 
     def _begin_late(self, index):
         task = _current_task()
-        if not self._armed or task == self._local_task:
+        if not self._armed or task in self._local or threading.get_ident() in self._local.values():  # perhaps started by a checkpoint
             return False
         # A pass through another wrapper's output reaches what both have, also from inside a reentrant checkpoint.
         if index in self._shared and any(owner._is_around(task) for owner in _averagers[self.parameters[index]]):
@@ -340,7 +357,7 @@ class Averager:
 
     def _hook(self, index):
         if (self._on_device or self._static or self._find_unused or self._views is not None or self._upcast or self._delayed
-                or index in self._sparse or self._dtypes[index].is_complex or not self.parameters[index].dim()):
+                or index in self._sparse):
             return lambda _inputs, given: self._ready(index, given[0])
         # The usual case is short.
         mark, reducer, gradient_of = lib.lockstep_py_mark_ready, self.reducer, self.reducer._gradients[index]
@@ -472,15 +489,12 @@ class Averager:
         if self._task is None:
             return
         try:
-            self.reducer.end_backward(self._stream())
-        except lockstep.Error as error:
-            self._step_failed()
-            if isinstance(error, lockstep.FailedPrecondition):
-                self._told_more(error)
+            self._end_step()
+        except lockstep.FailedPrecondition as error:
+            self._told_more(error)
             raise
         finally:
             self._armed = False
-            self._over()
         if self._triggered:
             self._delayed_gradients.clear()
         if self._precision is not None:
@@ -501,9 +515,18 @@ class Averager:
         while self.awaited:
             self.awaited.pop().wait()
 
-    def _step_failed(self):
-        if self._turn is not None:
-            self._turn.failed()
+    def _end_step(self, missing=None):
+        """missing: why gradients are missing, for the other ranks."""
+        try:
+            if missing is not None:
+                self.reducer.explain_missing(missing)
+            self.reducer.end_backward(self._stream())
+        except lockstep.Error:
+            if self._turn is not None:
+                self._turn.failed()
+            raise
+        finally:
+            self._over()
 
     def _check_marks(self):
         """Refuses gradients that others wrote to. As in DDP, the average takes the place of one that was removed or replaced."""
@@ -561,11 +584,7 @@ class Averager:
         if self._views is not None and index not in self._shared:
             parameter.grad = self._views[index]
         else:
-            parameter.grad = self._average_at(address, index)
-
-    def _average_at(self, address, index):
-        parameter = self.parameters[index]
-        return memory.copy_at(address, parameter.shape, self._strides[index], self._dtypes[index], parameter.device)
+            parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], self._dtypes[index], parameter.device)
 
     def _over(self):
         self._task, self.marking = None, False
@@ -582,17 +601,11 @@ class Averager:
         shared = {index: 'averaged' if id(self.parameters[index]) in self._overwritten else 'unchanged' for index in self._shared}
         return {name: shared.get(index, states[index]) for index, name in enumerate(self.names)}
 
-    def abandon(self):
+    def abandon(self, why='an exception has stopped its backward pass'):
         """Ends a backward that an exception stopped half way. The other ranks' steps fail and say so; the next step may be tried."""
-        if self._task is None:
-            return
-        try:
-            self.reducer.explain_missing('an exception has stopped its backward pass')
-            self.reducer.end_backward(self._stream())
-        except lockstep.Error:
-            self._step_failed()  # which it has here already
-        finally:
-            self._over()
+        if self._task is not None:
+            with contextlib.suppress(lockstep.Error):  # the step has failed here already
+                self._end_step(why)
 
     # ---- Steps without a backward
 
@@ -615,10 +628,7 @@ class Averager:
                 for index in sorted(range(len(self.parameters)), key=lambda index: index == self._trigger):
                     for _ in range(self._counts[index] if self._static and not self._counting else 1):
                         self._mark_zeros(index, self.parameters[index])
-            self.reducer.end_backward(self._stream())
-        except lockstep.Error:
-            self._step_failed()
-            raise
+            self._end_step()
         finally:
             self._over()
         for parameter in self._consumed:
@@ -660,7 +670,7 @@ class Averager:
             if bucket.rows is not None:
                 parameter.grad = hooks.sparse_copy(bucket.rows, parameter, parameter.dtype)
             elif parameter.grad is None or parameter.grad.data_ptr() != address:  # in .grad is what this rank has not marked
-                parameter.grad = self._average_at(address, index)
+                parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], parameter.dtype, parameter.device)
         self._step([self.parameters[index] for index, _ in bucket.gradients])
 
 

@@ -57,6 +57,7 @@ class Hook(JoinHook):
         ddp = self._ddp
         root = _agree(ddp, -1)
         sync = bool(_agree(ddp, 0))
+        ddp._take_over_optimizers(sync)
         if ddp._check_sync_bufs_pre_fwd():
             ddp._sync_buffers(root)
         ddp.require_forward_param_sync = sync

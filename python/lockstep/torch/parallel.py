@@ -67,9 +67,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   another one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
                   another dtype, by the backward pass.
       hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
-                  lockstep.torch.hooks.
+                  lockstep.torch.hooks. If one is in Python, buckets are not planned again, except with no_replan=False.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
-                  precision, which torch's loses, is an error. Optimizers, state dictionaries and copies use full precision.
+                  precision, which torch's loses, is an error. Optimizers use full precision, as do copies and state dictionaries of the
+                  wrapper.
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
       static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
                   zero. torch's averages it. A parameter that has no gradient in the first backward must not have one later.
@@ -213,6 +214,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if callable(hook):
             turn = hooks.Turn(self.process_group, communicator)
             hook = hooks.adapt(hook, self._hook_state, [parameter for _, parameter in named], turn)
+            options.setdefault('no_replan', True)  # a hook may have state for each bucket, as PowerSGD's
         sparse = [part.weight for part in self.module.modules()
                   if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse]
         overlapped = [parameter for _, parameter in named if hasattr(parameter, '_in_backward_optimizers')] if self._overlapped else []
@@ -303,8 +305,6 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
 
     @torch._disable_dynamo
     def _prepare_for_forward(self, inputs, kwargs):
-        if not self._overlapped:
-            self._take_over_optimizers()
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync and self._closed:
             raise lockstep.FailedPrecondition('this DistributedDataParallel is closed: wrap the module again, or use it without')
@@ -322,9 +322,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             if changed:
                 raise lockstep.FailedPrecondition(f'the module has changed since it was wrapped: {changed}. After a change wrap it again: '
                                                   'DistributedDataParallel(model.module)')
-        root = 0
-        if self._join_config.enable:
-            told = join.tell(self, sync)
+        root, told = 0, join.tell(self, sync) if self._join_config.enable else None
+        self._take_over_optimizers(sync)
+        if told is not None:
             root = told.root
             self._averager.scale = 1.0 if self._divide_by_initial_world_size else self._communicator.size / told.live
         if self._check_sync_bufs_pre_fwd():
@@ -339,23 +339,22 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def prepare_for_backward(self, outputs):
         """What forward does with the module's outputs, which it returns ready for the backward pass. Only a backward pass that is inside of
         forward needs to call it, with its loss (Lightning's manual optimisation)."""
-        if self._substituted:
-            return outputs
-        if self._check_sync_bufs_post_fwd():
-            self._sync_buffers()
         sync = self.require_backward_grad_sync and torch.is_grad_enabled()
-        self.require_forward_param_sync = sync
+        if not self._substituted:
+            if self._check_sync_bufs_post_fwd():
+                self._sync_buffers()
+            self.require_forward_param_sync = sync
         if not torch.is_grad_enabled():
             self._restore_precision()
             return outputs
         found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
-        if self._precision is not None:
+        if self._precision is not None and not self._substituted:
             self._precision.watch(found)
         if self._connected is None:
             self._watch_unconnected(found, sync)
         # A module that is frozen for a while is only passed through.
         elif any(parameter.requires_grad for parameter in self._averager.parameters):
-            self._averager.watch(found, sync, self._kept)
+            self._averager.watch(found, sync, self._kept, self._substituted)
         return outputs
 
     def _watch_unconnected(self, outputs, sync):
@@ -443,18 +442,20 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def _register_builtin_comm_hook(self, comm_hook_type):
         self.register_comm_hook(None, comm_hook_type)
 
-    def _take_over_optimizers(self):
-        """Optimizers in backward (torch.distributed.optim._apply_optimizer_in_backward) step when their bucket is averaged."""
+    def _take_over_optimizers(self, sync):
+        """Optimizers in backward (torch.distributed.optim._apply_optimizer_in_backward) step when their bucket is averaged. Collective if
+        `sync`, for the first time."""
+        if self._overlapped:
+            return
         found = [parameter for _, parameter in self._averaged_parameters() if hasattr(parameter, '_in_backward_optimizers')]
         if found and self._precision is not None:
             raise lockstep.Unimplemented('mixed_precision with optimizers in backward: their parameters are in lower precision then')
-        self._overlapped = True
-        if not found:
-            return
+        self._overlapped = sync or not found
         for parameter in found:
             for handle in dist.optim.apply_optimizer_in_backward.param_to_optim_hook_handle_map.get(parameter, ()):
                 handle.remove()
-        self._rebuild()
+        if found and sync:
+            self._rebuild()
 
     # ---- Uneven inputs: join() is torch's
 

@@ -86,7 +86,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """torch.nn.SyncBatchNorm for CPU tensors of shape (batch, channels, ...), of float32, bfloat16 or float16; batches may differ in size.
 
     process_group: of any back end; None: the default group. In training forward and backward are collectives of all its ranks. All layers
-    of a group share a communicator of their own, so that they do not disturb the averaging of gradients.
+    of a group share a communicator of their own, so that they do not disturb the averaging of gradients. There are no second derivatives.
     """
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, process_group=None, device=None,
