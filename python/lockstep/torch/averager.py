@@ -44,14 +44,13 @@ def accumulators_of(parameters):
 
 
 def reaches(accumulators, following):
-    """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad. With following=None, of
-    none of them does not count."""
+    """Whether the pass under way is for gradients of parameters, perhaps of none of them: not torch.autograd.grad."""
     try:
         if any(map(_will_execute, filter(None, accumulators))):
             return True
     except RuntimeError:  # the answer about a parameter that torch.autograd.grad was asked for
         return False
-    if following is None:
+    if following is None:  # other tensors have taken the place of parameters
         return False
     # Either the graph has no parameter (none is used, or all are behind checkpoints), or they are not what the pass is for.
     ours, seen, queue = set(accumulators), set(), [node for node, _ in following]

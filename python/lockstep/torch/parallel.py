@@ -69,8 +69,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
       hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
                   lockstep.torch.hooks. If one is in Python, buckets are not planned again, except with no_replan=False.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
-                  precision, which torch's loses, is an error. Optimizers use full precision, as do copies and state dictionaries of the
-                  wrapper.
+                  precision, which torch's loses, is an error. Optimizers, copies and state dictionaries of the wrapper use full precision.
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
       static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
                   zero. torch's averages it. A parameter that has no gradient in the first backward must not have one later.
