@@ -266,12 +266,13 @@ class Plan:
             self._not_static()
             self.way, self.comm_hook, self.steps_in_backward = 'plain', None, False
             self.options.pop('bucket_cap_mb', None), self.options.pop('bucket_cap_mb_list', None)  # dynamo refuses small first buckets
-        if self.steps_in_backward or self.way in ('join', 'delay'):
+        self.joins = self.way == 'join' or self.seed % 2 == 1 and self.way in ('mixed', 'optimizer', 'optimizer_step')
+        if self.steps_in_backward or self.joins or self.way == 'delay':
             self.shape = 'one'
         if self.way == 'delay':
             self._not_static()
             self.kinds, self.hooks = ['linear', *self.kinds], []
-        if self.steps_in_backward or self.way == 'join' and self.comm_hook in LOCAL:
+        if self.steps_in_backward or self.joins and self.comm_hook in LOCAL:
             self.comm_hook = None
         if self.way == 'mixed':
             self.options['mixed_precision'] = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=self.reduce_dtype)
@@ -291,22 +292,22 @@ class Plan:
             self._instead_of('reentrant', 'checkpointed')
 
     def _reconcile_pass(self, step):
-        if self.static and step.gradients not in ('zero', 'flat'):
+        if self.static and step.gradients not in (['zero'] if 'no_gradient' in self.kinds else ['zero', 'flat']):
             step.gradients = 'none'  # what is left of an unused parameter is refused
         step.freezes &= self.may_freeze and len(self.kinds) > 1 and (self.way != 'optimizer' or step is not self.passes[0])
         if self.way == 'delay' and self.may_freeze:
             step.gradients = 'ones'  # so that the trigger always has a gradient
-        if self.static or self.compiled or self.way == 'join' or self.steps_in_backward:
+        if self.static or self.compiled or self.joins or self.steps_in_backward:
             step.again = step.apart = False
-        if self.static or self.way == 'join':
+        if self.static or self.joins:
             step.forwards, step.reversed = 1, False
         if self.way in ('mixed', 'delay'):
             step.amp = False
         if self.way == 'mixed':
             step.late = False  # the parameters have another dtype then
-        if self.way == 'join':  # a rank without inputs makes a backward pass for each forward pass of the others
+        if self.joins:  # a rank without inputs makes a backward pass for each forward pass of the others
             step.unfinished = step.evaluated = False
-        if step.no_sync or self.static or self.compiled or self.way in ('join', 'delay') or self.steps_in_backward:
+        if step.no_sync or self.static or self.compiled or self.joins or self.way == 'delay' or self.steps_in_backward:
             step.stopped_by = None
         if step.stopped_by is not None:
             step.gradients = 'none'
@@ -323,7 +324,7 @@ class Plan:
 
     def inputs(self, rank):
         """How many passes a rank makes: with join, ranks differ."""
-        return max(1, len(self.passes) - (rank if self.way == 'join' else 0))
+        return max(1, len(self.passes) - (rank if self.joins else 0))
 
     def place(self, rank, number):
         """Which blocks a rank uses in a pass. If the graph is not static, ranks take turns."""
@@ -436,8 +437,7 @@ class Random(unittest.TestCase):
         plan.hook(self.ours, before=False)
         for net in self.nets:
             net.differ()
-        joining = plan.way == 'join'
-        with self.models[0].join(divide_by_initial_world_size=plan.initial) if joining else contextlib.nullcontext():
+        with self.models[0].join(divide_by_initial_world_size=plan.initial) if plan.joins else contextlib.nullcontext():
             for number, step in enumerate(plan.passes[:plan.inputs(RANK)]):
                 self.run_pass(plan, number, step)
         wrappers = [wrapper for model in self.models for wrapper in wrappers_in(model)]

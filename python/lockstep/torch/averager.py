@@ -514,11 +514,10 @@ class Averager:
         while self.awaited:
             self.awaited.pop().wait()
 
-    def _end_step(self, missing=None):
-        """missing: why gradients are missing, for the other ranks."""
+    def _end_step(self, why_missing=None):
         try:
-            if missing is not None:
-                self.reducer.explain_missing(missing)
+            if why_missing is not None:
+                self.reducer.explain_missing(why_missing)
             self.reducer.end_backward(self._stream())
         except lockstep.Error:
             if self._turn is not None:
@@ -560,7 +559,8 @@ class Averager:
             self._used_elsewhere = [index for index, count in enumerate(self._counts)
                                     if count == 0 and index not in self._sparse and self.reducer.averaged_gradient(index)[1]]
             for index in self._used_elsewhere:
-                if index not in self._shared and self._step is None:  # else it may already be the average
+                left = self.parameters[index].grad  # of a shared parameter, it may already be the average
+                if self._step is None and not (index in self._shared and left is not None and left.count_nonzero()):
                     self._drop_left(index)
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None and index not in self._sparse:
