@@ -1,4 +1,4 @@
-/* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans, compression; and what it tells about its steps.
+/* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans; and what it tells about its steps.
  * random_steps_test has many more from Python. Gradients are one f32 each unless said otherwise, on rank 1 twice those of rank 0. */
 
 #include <stddef.h>
@@ -323,37 +323,6 @@ static void Plans(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_export_plan(NULL, &first), "reducer");
 }
 
-/* Halves of 1 + 2^-9 and 1 + 2^-12 are averaged on two ranks: f16 has 11 significant bits and bf16 8. */
-static void Compression(lockstep_communicator* communicator) {
-  const float fine = 1.0F + 1.0F / 512, finer = 1.0F + 1.0F / 4096;
-  const struct {
-    int32_t hook, compress;
-    float fine, finer;
-  } cases[] = {
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_NONE, fine, finer},
-      {LOCKSTEP_HOOK_ALL_REDUCE, LOCKSTEP_COMPRESSION_NONE, fine, finer},
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_F16, fine, 1},
-      {LOCKSTEP_HOOK_NONE, LOCKSTEP_COMPRESSION_BF16, 1, 1},
-      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESSION_NONE, fine, 1},
-      {LOCKSTEP_HOOK_FP16_COMPRESS, LOCKSTEP_COMPRESSION_F16, fine, 1},
-      {LOCKSTEP_HOOK_BF16_COMPRESS, LOCKSTEP_COMPRESSION_NONE, 1, 1},
-  };
-  lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer = NULL;
-  Model model;
-  InitModel(&model);
-  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
-    options.hook = cases[i].hook;
-    options.compression = cases[i].compress;
-    reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-    OK(RunStep(reducer, &model, fine));
-    CheckAll(&model, cases[i].fine);
-    OK(RunStep(reducer, &model, finer));
-    CheckAll(&model, cases[i].finer);
-    lockstep_reducer_destroy(reducer);
-  }
-}
-
 static void OfAnyNumberOfRanks(lockstep_communicator* communicator) {
   Steps(communicator);
   BucketOptions(communicator);
@@ -366,7 +335,6 @@ static void OfTwo(lockstep_communicator* communicator) {
   RanksThatDiffer(communicator);
   BucketViews(communicator);
   Plans(communicator);
-  Compression(communicator);
 }
 
 /* ---- Reports: statistics of buckets, the summary, logging data. */
