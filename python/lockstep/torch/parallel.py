@@ -207,7 +207,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                        gradient_as_bucket_view=self.gradient_as_bucket_view)
         if self._delayed is not None:
             options.update(self._delayed_options(named))
-        if self._precision is not None and Precision.compression(self.mixed_precision):
+        # A hook that compresses has the last word.
+        if self._precision is not None and Precision.compression(self.mixed_precision) and not str(self._hook).endswith('_compress'):
             options['compression'] = Precision.compression(self.mixed_precision)
         hook, turn = self._hook, None
         if callable(hook):
