@@ -1,5 +1,5 @@
 /* The reducer's calls from C99 against numbers worked out by hand: steps, buckets, plans; and what it tells about its steps.
- * random_steps_test has many more from Python. Gradients are one f32 each unless said otherwise, on rank 1 twice those of rank 0. */
+ * random_steps_test has many more from Python. Gradients are one f32 each unless said otherwise, and rank 1 has twice rank 0's. */
 
 #include <stddef.h>
 #include <stdio.h>

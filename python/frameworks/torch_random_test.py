@@ -132,7 +132,7 @@ class Net(nn.Module):
         return x + sum(0 * each.sum() for each in (self.buffer, *self.own.values()))
 
     def differ(self):
-        """What may differ has the number of the rank in it from now on."""
+        """Fills the tensors that may differ between ranks with the rank's number."""
         for name, each in [('buffer', self.buffer), *self.own.items()]:
             each.data.fill_(RANK)
             each.requires_grad_(each.requires_grad and name != 'frozen_later')

@@ -250,11 +250,18 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
             raise
 
     def _rebuild(self):
-        """Another averager, before the first backward. Collective."""
+        """Another averager of the same parameters, before the first backward. Collective."""
         if self._connected is not None:
             communicator, averager = self._connected
             averager.close()
-            self._connected = communicator, self._new_averager(communicator)
+            frozen = [parameter for parameter in averager.parameters if not parameter.requires_grad]  # since the wrapping
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            try:
+                self._connected = communicator, self._new_averager(communicator)
+            finally:
+                for parameter in frozen:
+                    parameter.requires_grad_(False)
             self._kept.averager = self._connected[1]
 
     def state_dict(self, *args, **kwargs):
