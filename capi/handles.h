@@ -122,10 +122,10 @@ struct lockstep_fresh_buffers {
 
 namespace lockstep::capi {
 
-// In how many calls of reducers' callbacks this thread is: hook_issue, hook_start and optimizer_step.
+// In how many calls of reducers' callbacks this thread is: hook_issue, hook_start, functions of hook_bucket_run and optimizer_step.
 int& Callbacks();
 
-// RETURNS  what a callback returns
+// Counts the call in Callbacks(). RETURNS what the callback returns
 template <typename Callback>
 auto InCallback(Callback&& callback) {
   struct Scope {

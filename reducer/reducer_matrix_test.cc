@@ -135,7 +135,7 @@ struct Training {
   bool HasInputs(int rank, int step) const { return step < StepsOf(rank); }
   // The second step accumulates.
   int Micros(int step) const { return step == 1 ? 3 : 1; }
-  // Of ways that differ in one respect only, some have an optimizer.
+  // Some of the ways that differ in one respect only have an optimizer.
   bool HasOptimizer() const { return turn % 5 < 2; }
 
   bool Uses(int rank, size_t index, int step, int micro) const {

@@ -46,6 +46,7 @@ GradientClaims::Memories GradientClaims::MemoriesOf(const TensorView& gradient, 
     if (tensor.elements() == 0) return Memory();
     return Memory{reinterpret_cast<uintptr_t>(tensor.data()), tensor.dense() ? tensor.bytes() : SizeOf(tensor.dtype())};
   };
+  // Most marks have one tensor as both.
   Memories memories = {memory(target), view, &gradient == &target ? Memory() : memory(gradient)};
   const auto merge = [&memories](size_t from, size_t into) {
     Memory &a = memories[into], &b = memories[from];

@@ -7,7 +7,7 @@ class Layout:
     """The parameters of a module, by name."""
 
     def __init__(self, module, averaged, ignored, full):
-        """averaged: the names of the parameters that are averaged; ignored: names of parameters that are not compared. full: Precision.full()."""
+        """averaged: the names of the parameters that are averaged; ignored: names that are not compared. full: Precision.full()."""
         self._averaged, self._ignored = set(averaged), ignored
         self.accept(module, full)
 
