@@ -569,7 +569,8 @@ class Random(unittest.TestCase):
             with self.assertRaises(lockstep.DataLoss) if name else contextlib.nullcontext() as raised:
                 check_replicas(wrapper)
             errors += [(name, raised.exception)] if name else []
-        for number in range(70 if plan.kinds.count('wide') > 1 else 8):  # a cycle of 61 slices, or of one, and until a difference is known
+        # A cycle of slices (61, or one of at most 16 KiB), and until a difference is known.
+        for number in range(70 if sum(each.numel() * 8 for each in self.ours) > 16 << 10 else 8):
             set_gradients(self.ours, 'none')
             self.losses(self.models, number, step, RANK)[0].backward()
         for wrapper, name in zip(wrappers, names):
