@@ -77,6 +77,9 @@ class Collectives(unittest.TestCase):
         mine, both = array.array('h', [RANK - 300, 7]), array.array('h', [0] * 4)
         communicator.all_gather(mine, both)
         self.assertEqual(both.tolist(), [-300, 7, -299, 7])
+        for call in (communicator.all_gather, communicator.all_to_all):
+            with self.assertRaisesRegex(lockstep.InvalidArgument, "input is of format 'h' and output is of format 'B'"):
+                call(mine, bytearray(8))
         communicator.all_gather(mine[:1 + RANK], uneven := array.array('h', [0] * 3), [1, 2])
         self.assertEqual(uneven.tolist(), [-300, -299, 7])
         communicator.all_to_all(both, out := array.array('h', [0] * 4), [1, 3] if RANK == 0 else [3, 1], [1, 3] if RANK == 0 else [3, 1])

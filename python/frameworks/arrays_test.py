@@ -76,6 +76,8 @@ class JAX(unittest.TestCase):
 
     def test_what_cannot_be_served_is_refused_by_name(self):
         with self.assertRaisesRegex(lockstep.InvalidArgument, "input: Lockstep has no dtype for the buffer format '=h'"):
+            communicator.all_reduce(jnp.ones(3, jnp.int16), numpy.zeros(3, numpy.int16))
+        with self.assertRaisesRegex(lockstep.InvalidArgument, 'input is int16 and output is float64'):
             communicator.all_gather(jnp.ones(3, jnp.int16), numpy.zeros(3 * SIZE))
         with self.assertRaisesRegex(lockstep.InvalidArgument, 'input: an array that JAX traces .* lockstep.jax'):
             jax.jit(lambda x: communicator.all_reduce(x))(jnp.ones(3))

@@ -183,7 +183,7 @@ class Communicator(ObjectCalls):
 
         output: size x n elements. counts: where inputs differ in size, the elements of each rank's, equal on all ranks.
         """
-        source, target = tensors.read(input, 'input', False, True), tensors.read(output, 'output', True, True)
+        source, target = tensors.read_two(input, output)
         if counts is None:
             return self._run(lib.lockstep_all_gather, (source, target), (source.c, target.c), options)
         return self._run(lib.lockstep_all_gather_v, (source, target), (source.c, target.c, self._counts(counts, source)), options)
@@ -204,7 +204,7 @@ class Communicator(ObjectCalls):
 
         Counts: the elements of each block, this rank's own; both or none. Without them blocks have n / size elements.
         """
-        source, target = tensors.read(input, 'input', False, True), tensors.read(output, 'output', True, True)
+        source, target = tensors.read_two(input, output)
         if (input_counts is None) != (output_counts is None):
             raise InvalidArgument('input_counts and output_counts: both, or none')
         if input_counts is None:

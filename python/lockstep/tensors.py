@@ -81,6 +81,21 @@ def read(array, name, writable, any_dtype=False):
     raise InvalidArgument(f'{name}: a {type(array).__name__} has no buffer, __cuda_array_interface__ or __dlpack__')
 
 
+def read_two(input, output):
+    """The Tensors of the input and the output of a call without arithmetic.
+
+    ERRORS  as of read; InvalidArgument if elements of only one of them travel as bytes, or if their sizes differ.
+    """
+    source, target = read(input, 'input', False, True), read(output, 'output', True, True)
+    if source.elements != target.elements:
+        raise InvalidArgument(f'input is {_dtype_name(input)} and output is {_dtype_name(output)}')
+    return source, target
+
+
+def _dtype_name(array):
+    return getattr(array, 'dtype', None) or f"of format '{getattr(_view(array), 'format', type(array).__name__)}'"
+
+
 def read_bytes(data, name):
     """The Tensor of bytes of anything that has the buffer protocol, whatever its elements."""
     view = _view(data)
