@@ -489,6 +489,8 @@ class Random(unittest.TestCase):
 
     def run_stopped_pass(self, plan, number, step):
         """Where a hook of the user's raises, all wrappers' passes have begun. Ranks without that hook get an error."""
+        for net in self.nets:
+            net.blocks[0].requires_grad_()  # the hook may be there
         place = plan.place(step.stopped_by % WORLD, number)
         used = [block for block in self.blocks[-1 if step.reversed else 0] if place not in block.unused_by or step.stopped_by == WORLD]
         parameter = next(used[-1 if step.stopped_by == WORLD else number % len(used)].inner.parameters())
