@@ -1,5 +1,6 @@
 """One owner of each gradient and each parameter: what is refused, and programs that torch_random_test.py does not draw. Two ranks."""
 
+import contextlib
 import copy
 import gc
 import itertools
@@ -216,11 +217,16 @@ class InThePass(Ownership):
         self.assertEqual(kept.tolist(), [[1.0 + two.RANK] * 2] * 2)
 
     def test_a_reentrant_checkpoint_in_no_sync_after_a_forward_without_a_backward(self):
-        ours = self.wrapped(nn.Sequential(nn.Linear(2, 2), Checkpointed(nn.Linear(2, 2))))
-        ours(self.x)
-        with ours.no_sync():
-            ours(self.x).sum().backward()
-        self.assertEqual(ours._averager.steps, 0)
+        for count in (1, 2):
+            module = nn.Sequential(nn.Linear(2, 2), Checkpointed(nn.Linear(2, 2)))
+            wrappers = [self.wrapped(module) for _ in range(count)]
+            for ours in wrappers:
+                ours(self.x)
+            with contextlib.ExitStack() as stack:
+                for ours in wrappers:
+                    stack.enter_context(ours.no_sync())
+                sum(ours(self.x).sum() for ours in wrappers).backward()
+            self.assertEqual([ours._averager.steps for ours in wrappers], [0] * count)
 
     def test_a_pass_of_another_wrapper(self):
         class Inside(torch.autograd.Function):

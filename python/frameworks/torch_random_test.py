@@ -292,8 +292,9 @@ class Plan:
             self._instead_of('reentrant', 'checkpointed')
 
     def _reconcile_pass(self, step):
-        if self.static and step.gradients not in (['zero'] if 'no_gradient' in self.kinds else ['zero', 'flat']):
-            step.gradients = 'none'  # what is left of an unused parameter is refused
+        dropped = 'no_gradient' in self.kinds or any(hook is drop for hook, _, _ in self.hooks)
+        if self.static and step.gradients not in (['zero'] if dropped else ['zero', 'flat']):
+            step.gradients = 'none'  # what is left of an unused parameter is refused, and zeros stay where no rank has a gradient
         step.freezes &= self.may_freeze and len(self.kinds) > 1 and (self.way != 'optimizer' or step is not self.passes[0])
         if self.way == 'delay' and self.may_freeze:
             step.gradients = 'ones'  # so that the trigger always has a gradient

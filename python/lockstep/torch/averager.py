@@ -333,12 +333,15 @@ class Averager:
             raise lockstep.Unimplemented('a wrapper with a communication hook in a reentrant checkpoint of another one: use '
                                          'use_reentrant=False, or give each wrapper, and its hook, a process group of its own')
 
+    def _may_be_in_local(self, task):
+        """Whether the pass `task` may have been started, by a reentrant checkpoint, in a pass through an output without sync."""
+        return task not in self._local and threading.get_ident() in self._local.values()
+
     def _begin_late(self, index):
         task = _current_task()
-        if not self._armed or task in self._local or threading.get_ident() in self._local.values():  # perhaps started by a checkpoint
-            return False
         # A pass through another wrapper's output reaches what both have, also from inside a reentrant checkpoint.
-        if index in self._shared and any(owner._is_around(task) for owner in _averagers[self.parameters[index]]):
+        if not self._armed or task in self._local or any(owner._may_be_in_local(task) or owner._is_around(task)
+                                                         for owner in _averagers[self.parameters[index]]):
             return False
         self._begin(task)
         return True
