@@ -47,31 +47,8 @@ absl::StatusOr<Options> Read(fuzz::Input* input) {
   return options;
 }
 
-void ReadReducerOptions(uint8_t nulls, fuzz::Input* input) {
-  absl::StatusOr<lockstep_reducer_options> given = Read<lockstep_reducer_options>(input);
-  if (!given.ok()) return;
-  static const int64_t caps[] = {0, 1024, -1};
-  static const size_t delayed[] = {0, 1, 1};
-  given->bucket_caps_bytes = nulls & 1 ? nullptr : caps;
-  given->bucket_cap_count %= 4;
-  given->delayed = nulls & 2 ? nullptr : delayed;
-  given->delayed_count %= 4;
-  given->plan = nulls & 4 ? nullptr : "plan";
-  given->gradient_memory = nulls & 8 ? nullptr : nulls & 16 ? "in_place" : "copied";
-  given->trace_path = nullptr;
-  given->optimizer_step = nullptr;
-  given->hook_issue = nullptr;
-  given->hook_start = nullptr;
-  given->hook_release = nullptr;
-  const absl::StatusOr<ReducerOptions> options = capi::ToReducerOptions(*given, nullptr);
-  fuzz::CheckCode(options.status(), {Code::kInvalidArgument});
-  if (!options.ok()) return;
-  LOCKSTEP_CHECK(!options->bucket_caps_bytes.empty());
-  for (const size_t cap : options->bucket_caps_bytes) LOCKSTEP_CHECK(cap <= INT64_MAX) << cap;
-}
-
-void ReadParameters(uint8_t nulls, fuzz::Input* input) {
-  // Two rows of one length, as a caller has them.
+// Two rows of one length, as a caller has them.
+std::vector<char> Rows(uint8_t nulls, fuzz::Input* input) {
   std::vector<char> rows = Struct(input);
   const size_t stride = rows.size();
   rows.resize(2 * stride);
@@ -91,6 +68,38 @@ void ReadParameters(uint8_t nulls, fuzz::Input* input) {
     set(offsetof(lockstep_parameter, shape), nulls & 2 ? nullptr : extents.data());
     set(offsetof(lockstep_parameter, strides), nulls & 4 ? nullptr : extents.data());
   }
+  return rows;
+}
+
+void ReadReducerOptions(uint8_t nulls, fuzz::Input* input) {
+  absl::StatusOr<lockstep_reducer_options> given = Read<lockstep_reducer_options>(input);
+  if (!given.ok()) return;
+  static const int64_t caps[] = {0, 1024, -1};
+  static const size_t delayed[] = {0, 1, 1};
+  given->bucket_caps_bytes = nulls & 1 ? nullptr : caps;
+  given->bucket_cap_count %= 4;
+  given->delayed = nulls & 2 ? nullptr : delayed;
+  given->delayed_count %= 4;
+  given->plan = nulls & 4 ? nullptr : "plan";
+  given->gradient_memory = nulls & 8 ? nullptr : nulls & 16 ? "in_place" : "copied";
+  given->trace_path = nullptr;
+  given->optimizer_step = nullptr;
+  given->hook_issue = nullptr;
+  given->hook_start = nullptr;
+  given->hook_release = nullptr;
+  given->on_drift = nullptr;
+  const std::vector<char> rows = Rows(nulls, input);
+  given->replicas = nulls & 32 ? nullptr : reinterpret_cast<const lockstep_parameter*>(rows.data());
+  given->replica_count %= 3;
+  const absl::StatusOr<ReducerOptions> options = capi::ToReducerOptions(*given, nullptr);
+  fuzz::CheckCode(options.status(), {Code::kInvalidArgument});
+  if (!options.ok()) return;
+  LOCKSTEP_CHECK(!options->bucket_caps_bytes.empty());
+  for (const size_t cap : options->bucket_caps_bytes) LOCKSTEP_CHECK(cap <= INT64_MAX) << cap;
+}
+
+void ReadParameters(uint8_t nulls, fuzz::Input* input) {
+  const std::vector<char> rows = Rows(nulls, input);
   const auto table = capi::ToParameters(reinterpret_cast<const lockstep_parameter*>(rows.data()), 2);
   fuzz::CheckCode(table.status(), {Code::kInvalidArgument, Code::kUnimplemented});
   if (table.ok()) {
@@ -121,7 +130,11 @@ std::vector<std::string> fuzz::Seeds() {
   lockstep_parameter parameter = {};
   parameter.dtype = LOCKSTEP_F32;
   parameter.dimensions = 2;
-  return {Seed(0, communicator), Seed(1, reducer), Seed(1, list), Seed(2, parameter)};
+  lockstep_reducer_options checked = {};
+  checked.replica_count = 2;
+  return {Seed(0, communicator), Seed(1, reducer), Seed(1, list), Seed(2, parameter),
+          // Without its kind and nulls.
+          Seed(1, checked) + Seed(2, parameter).substr(2)};
 }
 
 }  // namespace lockstep
