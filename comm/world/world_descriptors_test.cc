@@ -226,7 +226,7 @@ TEST_F(WorldDescriptorsTest, OfRankZeroMakeAWorldOrAReason) {
 // gone; where rank 0 ends before they come, nobody is there to tell them.
 TEST_F(WorldDescriptorsTest, OfARankZeroThatServesTheStoreMakeAWorldOrAReason) {
   Start(0);
-  int came_late = 0;
+  bool in_time = false;
   for (int more = kPlenty; more >= 0; --more) {
     SCOPED_TRACE(absl::StrCat(more, " more descriptors"));
     const int port = LocalAddress(Listen(*SocketAddress::Parse("127.0.0.1:0"))->get())->port();
@@ -240,10 +240,10 @@ TEST_F(WorldDescriptorsTest, OfARankZeroThatServesTheStoreMakeAWorldOrAReason) {
     if (::testing::Value(made, Contains(too_late))) {
       for (const int rank : {1, 2}) EXPECT_THAT(made[rank], AnyOf(why, gone, too_late));
       if (more < kOfAServer) break;
-      // On a busy machine ranks may come after the time for which rank 0 keeps its store. That is rare.
-      EXPECT_LE(++came_late, 1);
+      // On a busy machine ranks may come after the time for which rank 0 keeps its store.
       continue;
     }
+    in_time = true;
     for (const int rank : {1, 2}) {
       if (absl::StrContains(made[0], "is from option store_url")) {
         EXPECT_THAT(made[rank], AnyOf(why, gone));
@@ -252,6 +252,7 @@ TEST_F(WorldDescriptorsTest, OfARankZeroThatServesTheStoreMakeAWorldOrAReason) {
       }
     }
   }
+  EXPECT_TRUE(in_time);
   ExpectGoodEnd();
 }
 

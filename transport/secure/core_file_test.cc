@@ -23,6 +23,7 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kKeyBytes = 48;
+constexpr size_t kPartBytes = 8;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 // Reserved, like the shadow of a sanitizer, and not used: nothing of ours.
 constexpr uint64_t kRegionMax = uint64_t{1} << 31;
@@ -38,12 +39,17 @@ class Needle {
   }
 
   bool In(const unsigned char* memory, size_t bytes) const {
-    for (size_t at = 0; at + kKeyBytes <= bytes; ++at) {
+    // A part of the bytes is no find.
+    unsigned char part[kPartBytes];
+    for (size_t i = 0; i < kPartBytes; ++i) part[i] = masked_[i] ^ 0x5a;
+    const unsigned char* const end = memory + bytes;
+    for (const unsigned char* at = memory;; ++at) {
+      at = static_cast<const unsigned char*>(memmem(at, end - at, part, kPartBytes));
+      if (at == nullptr || end - at < static_cast<ptrdiff_t>(kKeyBytes)) return false;
       size_t same = 0;
-      while (same < kKeyBytes && (memory[at + same] ^ 0x5a) == masked_[same]) ++same;
+      while (same < kKeyBytes && (at[same] ^ 0x5a) == masked_[same]) ++same;
       if (same == kKeyBytes) return true;
     }
-    return false;
   }
 
   // Where a core file of this process has it: the line of /proc/self/smaps. "" where it has not.
