@@ -13,11 +13,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/call_within.h"
 #include "base/clipped.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "base/thread.h"
 #include "transport/secure/secret.h"
 
 namespace lockstep {
@@ -193,34 +193,14 @@ class PmixExchange final : public Exchange {
   static absl::StatusOr<std::string> Within(Deadline deadline, absl::string_view what,
                                             const std::function<pmix::Status(std::string*)>& call,
                                             const char* (*error_string)(pmix::Status)) {
-    struct Shared {
-      Mutex mu;
-      CondVar changed;
-      bool done ABSL_GUARDED_BY(mu) = false;
-      pmix::Status status ABSL_GUARDED_BY(mu) = 0;
-      std::string text ABSL_GUARDED_BY(mu);
-    };
-    // The caller's, and the thread's that may outlive it.
-    const auto shared = std::make_shared<Shared>();
-    Thread thread;
-    LOCKSTEP_RETURN_IF_ERROR(thread.Start("lockstep-pmix", [shared, call] {
-      std::string text;
-      const pmix::Status status = call(&text);
-      MutexLock lock(&shared->mu);
-      shared->status = status;
-      shared->text = std::move(text);
-      shared->done = true;
-      shared->changed.SignalAll();
-    }));
-    MutexLock lock(&shared->mu);
-    while (!shared->done) {
-      if (shared->changed.WaitUntil(&shared->mu, deadline)) continue;
-      thread.Detach();
-      return absl::DeadlineExceededError(absl::StrCat(what, " has not ended in time"));
-    }
-    thread.Detach();
-    if (shared->status == pmix::kSuccess) return std::move(shared->text);
-    return absl::UnavailableError(absl::StrCat(what, ": ", error_string(shared->status), " (", shared->status, ")"));
+    LOCKSTEP_ASSIGN_OR_RETURN(auto result, CallWithin(deadline, "lockstep-pmix", [call] {
+                                std::string text;
+                                const pmix::Status status = call(&text);
+                                return std::make_pair(status, std::move(text));
+                              }));
+    if (!result.has_value()) return absl::DeadlineExceededError(absl::StrCat(what, " has not ended in time"));
+    if (result->first == pmix::kSuccess) return std::move(result->second);
+    return absl::UnavailableError(absl::StrCat(what, ": ", error_string(result->first), " (", result->first, ")"));
   }
 
  private:

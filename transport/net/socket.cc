@@ -11,17 +11,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/call_within.h"
 #include "base/clipped.h"
 #include "base/env.h"
-#include "base/mutex.h"
 #include "base/status.h"
-#include "base/thread.h"
 #include "transport/net/port_range.h"
 
 namespace lockstep {
@@ -449,13 +446,6 @@ absl::StatusOr<absl::optional<Addresses>> LookUp(const std::string& host, uint16
   return absl::make_optional(std::move(addresses));
 }
 
-// Owned by the thread and by who waits for it, of which either may be gone first.
-struct Answer {
-  Mutex mu;
-  CondVar arrived;
-  absl::optional<absl::StatusOr<absl::optional<Addresses>>> result ABSL_GUARDED_BY(mu);
-};
-
 }  // namespace
 
 void DiscardUnread(int socket) {
@@ -470,26 +460,16 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, uint1
   LOCKSTEP_ASSIGN_OR_RETURN(absl::optional<Addresses> numeric, LookUp(name, port, /*numeric_only=*/true));
   if (numeric.has_value()) return *std::move(numeric);
 
-  const auto late = [&] {
+  absl::optional<absl::StatusOr<absl::optional<Addresses>>> answer;
+  if (!deadline.passed()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(answer, CallWithin(deadline, "lockstep-dns",
+                                                 [name, port] { return LookUp(name, port, /*numeric_only=*/false); }));
+  }
+  if (!answer.has_value()) {
     return absl::DeadlineExceededError(
         absl::StrCat("resolve host '", Clipped(host), "': the resolver has not answered"));
-  };
-  if (deadline.passed()) return late();
-  const auto answer = std::make_shared<Answer>();
-  Thread thread;
-  LOCKSTEP_RETURN_IF_ERROR(thread.Start("lockstep-dns", [answer, name, port] {
-    auto result = LookUp(name, port, /*numeric_only=*/false);
-    MutexLock lock(&answer->mu);
-    answer->result = std::move(result);
-    answer->arrived.SignalAll();
-  }));
-  // Whatever becomes of it, it touches nothing but its own copies.
-  thread.Detach();
-  MutexLock lock(&answer->mu);
-  while (!answer->result.has_value()) {
-    if (!answer->arrived.WaitUntil(&answer->mu, deadline) && !answer->result.has_value()) return late();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(absl::optional<Addresses> found, *std::move(answer->result));
+  LOCKSTEP_ASSIGN_OR_RETURN(absl::optional<Addresses> found, *std::move(answer));
   return *std::move(found);
 }
 
