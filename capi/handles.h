@@ -51,7 +51,6 @@ class Context {
 
 struct lockstep_store {
   uint64_t fork_generation = lockstep::ForkGeneration();
-  lockstep::capi::Context context;  // outlives `store`
   std::unique_ptr<lockstep::Store> store;
 };
 
@@ -122,7 +121,7 @@ struct lockstep_fresh_buffers {
 
 namespace lockstep::capi {
 
-// In how many calls of reducers' callbacks this thread is: hook_issue, hook_start, functions of hook_bucket_run and optimizer_step.
+// In how many calls of reducers' callbacks this thread is: hook_issue, hook_start, functions of hook_bucket_run, optimizer_step, on_drift.
 int& Callbacks();
 
 // Counts the call in Callbacks(). RETURNS what the callback returns

@@ -616,7 +616,7 @@ typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep
 /* Gets a difference between the ranks' replicas: the error of lockstep_check_replicas. Owns it: frees it and returns NULL to go on, or
  * returns an error, with which begin_backward fails. It is called on every rank. If it fails on one, begin_backward fails on all of them:
  * nothing has begun then, and the next step may be tried.
- *   THREADS  Runs on the thread that called begin_backward or join. It must not call the reducer. */
+ *   THREADS  Runs on the thread that called begin_backward or join. It must not call a reducer. */
 typedef lockstep_error* (*lockstep_on_drift)(void* context, lockstep_error* drift);
 
 /* All fields must be equal on all ranks, except callbacks, contexts, hook_timeout_ms, no_overlap and trace_path. Creation compares
@@ -746,7 +746,7 @@ typedef struct lockstep_backward_options {
 /* Begins a step. Also returns, once, an error of another rank in an earlier step that came too late for that step's end_backward.
  *   ERRORS  FAILED_PRECONDITION  the last backward was not ended; another reducer's backward is under way on this communicator;
  *                                `unused` without find_unused_parameters; the step cannot be captured
- *           INVALID_ARGUMENT     `unused` holds an index that is not in the table
+ *           INVALID_ARGUMENT     `unused` holds an index that is not in the table; `replicas` on a device without a stream
  *           DATA_LOSS            the replicas differ, and on_drift returned that error */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_begin_backward(lockstep_reducer* reducer,
                                                                 const lockstep_backward_options* options);
@@ -771,7 +771,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_check_replicas(lockstep_communicator* c
  *            FAILED_PRECONDITION  no backward was begun; the parameter was marked before, or named as unused; the first backward of a
  *                                 static graph differs
  *            A refused mark does not count. Unless another mark of the parameter is accepted, the step fails on every rank, with
- *            this error in the message.
+ *            this error in the message; on this rank alone if the mark was refused after everything had been sent.
  *   THREADS  Several threads may mark at once. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index,
                                                             const lockstep_tensor* gradient,
@@ -1370,8 +1370,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sou
  * instead of a URL. */
 
 /* Each callback returns LOCKSTEP_OK, or a code, which becomes the communicator's error. Values are bytes, not strings. After timeout_ms
- * a callback returns LOCKSTEP_DEADLINE_EXCEEDED.
- *   THREADS  They run on the thread that creates the communicator. */
+ * a callback returns LOCKSTEP_DEADLINE_EXCEEDED. One that does not, since a server was stopped for example, is left alone, and counts as if
+ * it had; later calls fail in the same way until it returns. `release` is called after that.
+ *   THREADS  They run on threads of the library, one at a time. */
 typedef struct lockstep_store_callbacks {
   size_t struct_size;
   void* context;

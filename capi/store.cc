@@ -8,11 +8,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/call_within.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "capi/lockstep.h"
+#include "transport/secure/secret.h"
 #include "transport/store/store.h"
 
 namespace {
@@ -26,12 +30,35 @@ constexpr char kName[] = "store of this program";
 constexpr size_t kValueBytesUsual = 4096;
 constexpr std::chrono::milliseconds kPollMin(1);
 constexpr std::chrono::milliseconds kPollMax(50);
+// What a callback has that is called when the deadline has passed.
+constexpr std::chrono::milliseconds kMoment(1000);
 
-// The embedder's callbacks as a store. Any thread may call, several at a time, with none of our locks held. CompareAndSet answers
-// UNIMPLEMENTED, and so does Delete where there is no `remove`; Wait asks `get` again and again.
+// The embedder's callbacks.
+struct Callbacks {
+  explicit Callbacks(const lockstep_store_callbacks& given) : c(given), context(given.context, given.release) {}
+
+  const lockstep_store_callbacks c;
+  const lockstep::capi::Context context;
+  lockstep::Mutex mu;
+  lockstep::CondVar ended;
+  bool running ABSL_GUARDED_BY(mu) = false;
+};
+
+// What the thread of a callback shares with whoever waits for it.
+struct CallbackCall {
+  std::string key;
+  int64_t timeout_ms = 0;
+  std::string value;  // to set, or as much of it as was got; it may have the secret
+  size_t bytes = 0;   // of the value in the store
+  const lockstep::WipedAtEnd wiped{&value};
+};
+
+// The embedder's callbacks as a store. Any thread may call, with none of our locks held. A callback that does not return by the deadline is
+// left alone, on a thread that ends when it returns. CompareAndSet answers UNIMPLEMENTED, and so does Delete where there is no `remove`;
+// Wait asks `get` again and again.
 class EmbeddersStore final : public lockstep::Store {
  public:
-  explicit EmbeddersStore(const lockstep_store_callbacks& callbacks) : callbacks_(callbacks) {}
+  explicit EmbeddersStore(const lockstep_store_callbacks& given) : callbacks_(std::make_shared<Callbacks>(given)) {}
 
   std::string Describe() const override { return kName; }
 
@@ -46,12 +73,13 @@ class EmbeddersStore final : public lockstep::Store {
       case StoreOp::kCompareAndSet:
         return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no compare-and-set"));
       case StoreOp::kDelete:
-        if (callbacks_.remove == nullptr) {
+        if (callbacks_->c.remove == nullptr) {
           return absl::UnimplementedError(absl::StrCat(kName, ": ", DescribeStoreKey(call.key), ": no remove"));
         }
         LOCKSTEP_RETURN_IF_ERROR(
-            Outcome("remove", call.key,
-                    callbacks_.remove(callbacks_.context, std::string(call.key).c_str(), deadline.remaining_ms())));
+            Run("remove", NewCall(call.key), deadline, [](const auto& callbacks, CallbackCall& remove) {
+              return callbacks.remove(callbacks.context, remove.key.c_str(), remove.timeout_ms);
+            }));
         return std::string();
       case StoreOp::kWait:
         break;
@@ -68,24 +96,62 @@ class EmbeddersStore final : public lockstep::Store {
   }
 
  private:
+  static std::shared_ptr<CallbackCall> NewCall(absl::string_view key) {
+    auto call = std::make_shared<CallbackCall>();
+    call->key = std::string(key);
+    return call;
+  }
+
   absl::Status SetNow(absl::string_view key, absl::string_view value, Deadline deadline) {
-    return Outcome("set", key,
-                   callbacks_.set(callbacks_.context, std::string(key).c_str(), value.data(), value.size(),
-                                  deadline.remaining_ms()));
+    const std::shared_ptr<CallbackCall> call = NewCall(key);
+    call->value = std::string(value);
+    return Run("set", call, deadline, [](const auto& callbacks, CallbackCall& set) {
+      return callbacks.set(callbacks.context, set.key.c_str(), set.value.data(), set.value.size(), set.timeout_ms);
+    });
   }
 
   absl::StatusOr<std::string> GetNow(absl::string_view key, Deadline deadline) {
-    std::string value(kValueBytesUsual, '\0');
-    while (true) {
-      size_t bytes = 0;
-      LOCKSTEP_RETURN_IF_ERROR(Outcome("get", key,
-                                       callbacks_.get(callbacks_.context, std::string(key).c_str(), &value[0],
-                                                      value.size(), &bytes, deadline.remaining_ms())));
-      if (bytes > lockstep::kStoreValueBytesMax) return Outcome("get", key, LOCKSTEP_OUT_OF_RANGE);
-      const bool whole = bytes <= value.size();
-      value.resize(bytes);
-      if (whole) return value;  // else once more; the value may have grown meanwhile
+    for (size_t capacity = kValueBytesUsual;;) {
+      const std::shared_ptr<CallbackCall> call = NewCall(key);
+      call->value.resize(capacity);
+      LOCKSTEP_RETURN_IF_ERROR(Run("get", call, deadline, [](const auto& callbacks, CallbackCall& get) {
+        return callbacks.get(callbacks.context, get.key.c_str(), &get.value[0], get.value.size(), &get.bytes,
+                             get.timeout_ms);
+      }));
+      if (call->bytes > lockstep::kStoreValueBytesMax) return Outcome("get", key, LOCKSTEP_OUT_OF_RANGE);
+      if (call->bytes <= capacity) return call->value.substr(0, call->bytes);
+      capacity = call->bytes;  // once more; the value may have grown meanwhile
     }
+  }
+
+  // The callbacks, while no other call is made of them; null at the deadline.
+  std::shared_ptr<Callbacks> Take(Deadline deadline) {
+    const lockstep::MutexLock lock(&callbacks_->mu);
+    while (callbacks_->running) {
+      if (!callbacks_->ended.WaitUntil(&callbacks_->mu, deadline) && callbacks_->running) return nullptr;
+    }
+    callbacks_->running = true;
+    return std::shared_ptr<Callbacks>(callbacks_.get(), [taken = callbacks_](Callbacks*) {
+      const lockstep::MutexLock returning(&taken->mu);
+      taken->running = false;
+      taken->ended.SignalAll();
+    });
+  }
+
+  // Makes a call, and waits for it until the deadline; for a moment if that has passed.
+  template <typename Function>
+  absl::Status Run(const char* name, const std::shared_ptr<CallbackCall>& call, Deadline deadline, Function function) {
+    call->timeout_ms = deadline.remaining_ms();
+    const Deadline end = Deadline::At(std::max(deadline.time(), Deadline::After(kMoment).time()));
+    absl::optional<lockstep_code> code;
+    if (std::shared_ptr<Callbacks> taken = Take(end); taken != nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          code, lockstep::CallWithin(end, "lockstep-store",
+                                     [taken = std::move(taken), call, function] { return function(taken->c, *call); }));
+    }
+    if (code.has_value()) return Outcome(name, call->key, *code);
+    return absl::DeadlineExceededError(
+        absl::StrCat(kName, ": callback ", name, ": ", DescribeStoreKey(call->key), ": has not returned in time"));
   }
 
   // The status for what a callback returned.
@@ -99,7 +165,7 @@ class EmbeddersStore final : public lockstep::Store {
     return absl::Status(status_code, absl::StrCat(context, absl::StatusCodeToString(status_code)));
   }
 
-  const lockstep_store_callbacks callbacks_;
+  const std::shared_ptr<Callbacks> callbacks_;
 };
 
 }  // namespace
@@ -116,7 +182,6 @@ lockstep_error* lockstep_store_create(const lockstep_store_callbacks* callbacks,
     }
     auto handle = std::make_unique<lockstep_store>();
     handle->store = std::make_unique<EmbeddersStore>(given);
-    handle->context = lockstep::capi::Context(given.context, given.release);
     *out_store = handle.release();
     return absl::OkStatus();
   });

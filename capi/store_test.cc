@@ -8,8 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
@@ -179,6 +181,46 @@ TEST_F(EmbeddersStoreTest, DeadlinesReachTheCallbacks) {
   ASSERT_THAT(mine.Set("k", "", later), IsOk());
   EXPECT_GE(seen_ms, later.remaining_ms());
   EXPECT_LE(seen_ms, 60'000);
+}
+
+// As where the server of a store is stopped. The callback has what it uses until it returns, also if the store is destroyed meanwhile.
+TEST_F(EmbeddersStoreTest, ACallbackThatDoesNotReturnIsLeftAlone) {
+  struct Server {
+    Mutex mu;
+    CondVar changed;
+    bool stopped ABSL_GUARDED_BY(mu) = true;
+    int calls ABSL_GUARDED_BY(mu) = 0;
+    bool released ABSL_GUARDED_BY(mu) = false;
+  } server;
+  callbacks_.context = &server;
+  callbacks_.get = [](void* context, const char*, void*, size_t, size_t*, int64_t) -> lockstep_code {
+    auto& told = *static_cast<Server*>(context);
+    const MutexLock lock(&told.mu);
+    ++told.calls;
+    while (told.stopped) told.changed.WaitUntil(&told.mu, Deadline::Infinite());
+    return LOCKSTEP_NOT_FOUND;
+  };
+  callbacks_.release = [](void* context) {
+    auto& told = *static_cast<Server*>(context);
+    const MutexLock lock(&told.mu);
+    told.released = true;
+    told.changed.SignalAll();
+  };
+  const auto late = [](absl::string_view callback) {
+    return StatusIs(absl::StatusCode::kDeadlineExceeded,
+                    absl::StrCat("store of this program: callback ", callback, ": key 'k': has not returned in time"));
+  };
+  Store& mine = store();
+  EXPECT_THAT(mine.Get("k", Deadline::AfterMs(50)), late("get"));
+  EXPECT_THAT(mine.Wait("k", Deadline::AfterMs(50)), late("get"));
+  EXPECT_THAT(mine.Set("k", "v", Deadline::AfterMs(50)), late("set"));
+  handle_.reset();
+  const MutexLock lock(&server.mu);
+  EXPECT_EQ(server.calls, 1);
+  EXPECT_FALSE(server.released);
+  server.stopped = false;
+  server.changed.SignalAll();
+  while (!server.released) server.changed.WaitUntil(&server.mu, Deadline::Infinite());
 }
 
 TEST_F(EmbeddersStoreTest, AValueBeyondTheLimitIsNotTaken) {

@@ -19,6 +19,7 @@ extern "Python" lockstep_error* lockstep_py_on_drift(void* context, lockstep_err
 extern "Python" lockstep_code lockstep_py_store_set(void* context, const char* key, const void* value, size_t bytes, int64_t timeout_ms);
 extern "Python" lockstep_code lockstep_py_store_get(void* context, const char* key, void* buffer, size_t capacity, size_t* out_bytes,
                                                     int64_t timeout_ms);
+extern "Python" void lockstep_py_store_release(void* context);
 extern "Python" lockstep_code lockstep_py_store_remove(void* context, const char* key, int64_t timeout_ms);
 '''
 

@@ -7,7 +7,9 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import unittest
+import unittest.mock
 
 import programs
 
@@ -148,6 +150,40 @@ def begins_again():
         dist.destroy_process_group()
 
 
+def is_stopped():
+    """Rank 0, which serves the store, is stopped before rank 1 looks for the library, or while both set up a world that lacks rank 2."""
+    import torch.distributed as dist
+    from lockstep.torch import backend, library, store as stores
+    rank, first = int(os.environ['RANK']), os.environ['STAGE'] == 'library'
+    if rank == 0:
+        store = dist.TCPStore('127.0.0.1', 0, 2, True, wait_for_workers=False)
+        file = dist.FileStore(os.environ['STORE'], 2)
+        file.set('port and pid', f'{store.port} {os.getpid()}')
+    else:
+        file = dist.FileStore(os.environ['STORE'], 2)
+        port, pid = map(int, file.get('port and pid').split())
+        store = dist.TCPStore('127.0.0.1', port, 2, False)
+        store.set('rank 1 is here', '')
+    stores._ANSWER_S = 2
+    stop = threading.Timer(3, os.kill, (os.getpid(), signal.SIGSTOP))
+    if rank == 0:
+        store.get('rank 1 is here')
+        stop.start()
+        if first:
+            stop.join()
+    elif first:
+        while open(f'/proc/{pid}/stat').read().split()[2] != 'T':
+            time.sleep(0.01)
+    if not first:
+        backend._load_on_all = lambda _store, _rank, _size, timeout: backend.load(library.find() or library.build()) or timeout
+    try:
+        dist.init_process_group('lockstep', store=store, rank=rank, world_size=3, timeout=datetime.timedelta(minutes=5))
+    except dist.DistError as error:
+        print(error, flush=True)
+    os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # else a call of the store may return to an interpreter that is ending
+
+
 def says_what_it_does():
     os.environ['LOCKSTEP_LOG'] = 'info'
     dist, rank = begin()
@@ -192,6 +228,12 @@ class Faults(unittest.TestCase):
 
     def test_beginning_again_over_one_store(self):
         self.check(begins_again, [0, 0])
+
+    def test_a_rank_0_that_is_stopped_during_the_setup_is_named(self):
+        for stage, error in (('library', 'the store of the process group has not answered for 2 s: rank 0'),
+                             ('world', r'rank 0 \(.*\) is unresponsive: no heartbeat for 2 s')):
+            with self.subTest(stage), unittest.mock.patch.dict(os.environ, STAGE=stage, LOCKSTEP_PEER_TIMEOUT_MS='2000'):
+                self.assertRegex(self.check(is_stopped, [-signal.SIGKILL, 0])[1], error)
 
     def test_that_torchs_store_has_the_secret_is_said_once(self):
         said = [text.count("the job's secret stands in store ") for text in self.check(says_what_it_does, [0, 0])]

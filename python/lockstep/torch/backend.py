@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 
 from lockstep import at_exit, works
 from lockstep.errors import Unavailable
-from lockstep.torch.store import hosts
+from lockstep.torch.store import ask, hosts
 
 NAME = 'lockstep'
 
@@ -100,21 +100,20 @@ def _load_on_all(store, rank, size, timeout):
     except Exception as error:
         store.set('all have the library', f'rank {rank}: {error}')  # ends the waits of the others, which raise it
         raise
-    if store.add('have the library', 1) == size:
-        store.set('all have the library', '')
-    began, counted = time.monotonic(), 0
-    while True:
-        try:
-            store.wait(['all have the library'], timeout)
-            break
-        except RuntimeError:  # a file store's, after the timeout; the other stores raise a DistStoreError, which is one
-            waited = time.monotonic() - began
-            if waited < timeout.total_seconds():
-                raise
-            before, counted = counted, store.add('compiling', 0)
-            if counted == before or waited > library.LIMIT_S:
+    if ask(store.add, 'have the library', 1) == size:
+        ask(store.set, 'all have the library', '')
+    began, pause_s, counted = time.monotonic(), 0.001, 0
+    look = began + timeout.total_seconds()
+    while not ask(store.check, ['all have the library']):
+        now = time.monotonic()
+        if now >= look:
+            look = now + timeout.total_seconds()
+            before, counted = counted, ask(store.add, 'compiling', 0)
+            if counted == before or now - began > library.LIMIT_S:
                 return min(timeout, datetime.timedelta(seconds=2))  # in which the library names the missing ranks
-    failure = store.get('all have the library').decode()
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)
+    failure = ask(store.get, 'all have the library').decode()
     if failure:
         raise Unavailable(failure)
     return timeout

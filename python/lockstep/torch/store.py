@@ -1,6 +1,8 @@
 """How the ranks of a process group find each other: by c10d's store."""
 
+import concurrent.futures
 import os
+import threading
 
 import torch.distributed as dist
 
@@ -31,16 +33,41 @@ def _local(size, rank):
     return {1: {'local_world_size': size, 'local_rank': rank}, 2: {'local_world_size': 1, 'local_rank': 0}}.get(hosts(size), {})
 
 
+_ANSWER_S = 20  # within which a store answers
+
+
+def ask(call, *arguments):
+    """Returns call(*arguments) of a store. DistStoreError: there is no answer. A client of a TCPStore whose server is stopped waits for ever,
+    whatever timeout it has."""
+    answer = concurrent.futures.Future()
+
+    def run():
+        try:
+            answer.set_result(call(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    concurrent.futures.wait([answer], _ANSWER_S)
+    if not answer.done():
+        raise dist.DistStoreError(f'the store of the process group has not answered for {_ANSWER_S} s: rank 0, or whoever else serves it, '
+                                  'may be stopped')
+    return answer.result()
+
+
+_contexts = set()  # of stores of which the library may still make a call
+
+
 class Store:
-    """A lockstep_store, `c`, of a torch.distributed.Store. The library uses it on the thread that creates a communicator, only until that
-    returns."""
+    """A lockstep_store, `c`, of a torch.distributed.Store, whose calls may last longer than they are given: the library leaves them alone
+    then."""
 
     def __init__(self, store):
-        self.store = store
-        self._context = ffi.new_handle(self)
+        context = ffi.new_handle(store)
+        _contexts.add(context)
         callbacks = ffi.new('lockstep_store_callbacks*')
         callbacks.struct_size = ffi.sizeof('lockstep_store_callbacks')
-        callbacks.context = self._context
+        callbacks.context, callbacks.release = context, lib.lockstep_py_store_release
         callbacks.set, callbacks.get = lib.lockstep_py_store_set, lib.lockstep_py_store_get
         callbacks.remove = lib.lockstep_py_store_remove
         out = ffi.new('lockstep_store**')
@@ -50,7 +77,7 @@ class Store:
 
 def _code_of(context, call):
     try:
-        return call(ffi.from_handle(context).store)
+        return call(ffi.from_handle(context))
     except dist.DistStoreError:
         return lib.LOCKSTEP_DEADLINE_EXCEEDED
     except Exception:
@@ -59,6 +86,11 @@ def _code_of(context, call):
 
 def _name(key):
     return ffi.string(key).decode()
+
+
+@ffi.def_extern()
+def lockstep_py_store_release(context):
+    _contexts.discard(context)
 
 
 @ffi.def_extern()

@@ -22,13 +22,14 @@ namespace lockstep_torch {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// A lockstep_store over one of c10d's, which the library uses on the thread that creates a communicator, only until that returns.
+// A lockstep_store over one of c10d's, whose calls may last longer than they are given: the library leaves them alone then.
 class StoreAdapter {
  public:
-  explicit StoreAdapter(StorePtr store) : store_(std::move(store)) {
+  explicit StoreAdapter(const StorePtr& store) {
     lockstep_store_callbacks callbacks;
     LOCKSTEP_INIT(callbacks);
-    callbacks.context = this;
+    callbacks.context = new StorePtr(store);
+    callbacks.release = [](void* context) { delete static_cast<StorePtr*>(context); };
     callbacks.set = [](void* context, const char* key, const void* value, size_t bytes, int64_t) {
       return Run(context, [&](c10d::Store& store) {
         const auto* const begin = static_cast<const uint8_t*>(value);
@@ -63,7 +64,7 @@ class StoreAdapter {
   template <typename Function>
   static lockstep_code Run(void* context, const Function& function) {
     try {
-      return function(*static_cast<StoreAdapter*>(context)->store_);
+      return function(**static_cast<StorePtr*>(context));
     } catch (const c10::DistStoreError&) {
       return LOCKSTEP_DEADLINE_EXCEEDED;
     } catch (...) {
@@ -71,7 +72,6 @@ class StoreAdapter {
     }
   }
 
-  const StorePtr store_;
   lockstep_store* c_ = nullptr;
 };
 
