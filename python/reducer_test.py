@@ -4,6 +4,7 @@ import array
 import re
 import threading
 import unittest
+import weakref
 
 import lockstep
 
@@ -103,6 +104,30 @@ class Reducer(unittest.TestCase):
         reducer.end_backward()
         self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
         self.gradients[2].append(0)
+
+    def test_memory_is_held_while_the_library_owns_it(self):
+        """A gradient that is marked without sync is averaged by the next synchronised step, a delayed one when its trigger is marked."""
+        def mark(reducer, call, *arrays):
+            getattr(reducer, call)(0, *map(matrix, arrays))
+            return [weakref.ref(each) for each in arrays]
+
+        for options, calls in (({'find_unused_parameters': True}, ('mark_ready', 'mark_ready_into')),
+                               ({'delayed': [0], 'delayed_trigger': 1}, ('mark_ready',))):
+            for call in calls:
+                with self.subTest(call, **options):
+                    reducer = self.make(**options)
+                    reducer.begin_backward(no_sync=True)
+                    alive = mark(reducer, call, *[floats(*[RANK] * 4) for _ in range(len(call.split('_')) - 1)])
+                    for index in (1, 2) if 'delayed' in options else ():
+                        reducer.mark_ready(index, matrix(self.gradients[index]))
+                    reducer.end_backward()
+                    self.assertIsNotNone(alive[0]())
+                    self.step(reducer, (2, 1))
+                    if 'delayed' in options:
+                        self.assertEqual(alive[0](), floats(*[0.5] * 4))
+                    else:
+                        self.assertEqual([each() for each in alive], [None] * len(alive))
+                    reducer.close()
 
     def test_sparse_parameters(self):
         self.assertEqual(self.sparse_step(), 3)

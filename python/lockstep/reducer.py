@@ -10,7 +10,7 @@
 lockstep.torch wires it to autograd, lockstep.jax to a tree of arrays.
 
 THREADS  One at a time, but that several may mark gradients at once. The interpreter goes on while a call waits.
-MEMORY   A marked gradient is held until the backward has ended, and overwritten with the average.
+MEMORY   A marked gradient is held as long as the library owns it (lockstep.h), and overwritten with the average.
 SIGNALS  In the main thread a signal ends a wait for gradients of the host if its handler raises (KeyboardInterrupt). The step goes on;
          end_backward again, or else the next call on the reducer, waits for its end.
 """
@@ -236,7 +236,11 @@ class Reducer:
         out = ffi.new('lockstep_reducer**')
         check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook, replicas), out))
         self.borrowed = []  # what the step uses: kept until it is over
-        self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy, (self.borrowed, self._context, self._weak))
+        # And what later steps may use, by parameter: the last mark without sync, until the next synchronised step has ended, and the last
+        # mark of a delayed parameter.
+        self._window, self._delayed, self._no_sync = {}, frozenset(options.get('delayed') or ()), False
+        self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy,
+                                            (self.borrowed, self._window, self._context, self._weak))
         self.communicator = communicator
         at_exit.made_from_communicators.add(self)
         # For each parameter the description of its gradient, which stays but for the address.
@@ -340,15 +344,21 @@ class Reducer:
         check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))
         # Not before: if it is refused, a step that is under way goes on with them.
         self.borrowed.clear()
+        self._no_sync = no_sync
 
     def mark_ready(self, index, gradient):
         """Tells that the gradient of a parameter is final. It has the table's shape, strides, dtype and device, and is overwritten with the
         average by end_backward."""
         read = tensors.read(gradient, 'gradient', True)
+        self._mark(lib.lockstep_reducer_mark_ready, index, (read,), read.c, ffi.NULL)
+
+    def _mark(self, call, index, read, *arguments):
         self.borrowed.append(read)
-        error = lib.lockstep_reducer_mark_ready(self._c, index, read.c, ffi.NULL)
+        error = call(self._c, index, *arguments)
         if error:
             check(error)
+        if self._no_sync or index in self._delayed:
+            self._window[index] = read
 
     def mark_ready_at(self, index, address, stream=None):
         """mark_ready of a gradient at an address, which the caller keeps alive, with the table's shape and strides: for frameworks."""
@@ -363,17 +373,16 @@ class Reducer:
     def mark_ready_into(self, index, gradient, target):
         """mark_ready, but the average goes to `target`, of any float dtype, and the gradient is only read."""
         source, into = tensors.read(gradient, 'gradient', False), tensors.read(target, 'target', True)
-        self.borrowed += (source, into)
-        check(lib.lockstep_reducer_mark_ready_into(self._c, index, source.c, into.c, ffi.NULL))
+        self._mark(lib.lockstep_reducer_mark_ready_into, index, (source, into), source.c, into.c, ffi.NULL)
 
     def mark_ready_sparse(self, index, rows, values, stream=None):
         """Marks the gradient of a sparse parameter: values[i] is the gradient of row rows[i] (int64, in any order)."""
         row, value = tensors.read(rows, 'rows', False), tensors.read(values, 'values', False)
         if row.c.dtype != lib.LOCKSTEP_I64:
             raise InvalidArgument('rows are int64')
-        self.borrowed += (row, value)
         count = row.shape[0] if row.c.dimensions else 1
-        check(lib.lockstep_reducer_mark_ready_sparse(self._c, index, ffi.cast('int64_t*', row.c.data), count, value.c, stream or ffi.NULL))
+        self._mark(lib.lockstep_reducer_mark_ready_sparse, index, (row, value), ffi.cast('int64_t*', row.c.data), count, value.c,
+                   stream or ffi.NULL)
 
     def mark_unused(self, index, stream=None):
         """Tells that this backward has no gradient for a parameter, as if `unused` of begin_backward had named it."""
@@ -394,6 +403,9 @@ class Reducer:
                 break
         self._ending = False
         self.borrowed.clear()
+        if not self._no_sync:
+            for index in self._window.keys() - self._delayed:
+                del self._window[index]
         check(error)
 
     def averaged_gradient(self, index):
