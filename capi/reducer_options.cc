@@ -266,7 +266,7 @@ absl::StatusOr<ReducerOptions> ToReducerOptions(const lockstep_reducer_options& 
   LOCKSTEP_ASSIGN_OR_RETURN(options.replicas, ToParameters(given.replicas, given.replica_count, "replicas"));
   if (given.on_drift != nullptr) {
     options.on_drift = [call = given.on_drift, context = given.drift_context](const absl::Status& drift) {
-      return TakeError(call(context, ToError(drift)));
+      return InCallback([&] { return TakeError(call(context, ToError(drift))); });
     };
   }
   return options;

@@ -165,6 +165,18 @@ TEST(Replicas, ThatAreLeftOutOfEveryOtherStepAreCompared) {
   }
 }
 
+TEST(Replicas, OnADeviceNeedAStream) {
+  RunModels(Modes()[0], kElements, /*ending=*/0, [&](Model& model, std::vector<absl::Status>&) {
+    const std::vector<const void*> data(kTensors, model.weights(0).data());
+    BackwardOptions options;
+    options.replicas = data;
+    if (model.device() != nullptr) {
+      EXPECT_THAT(model.Begin(options), InvalidArgument("replicas: they are on a device, and no stream is given"));
+    }
+    LOCKSTEP_EXPECT_OK(model.Step());
+  });
+}
+
 // Steps without sync compare nothing, and a rank that has joined takes part in comparisons without being compared.
 TEST(Replicas, OfJoinedRanksAndWithoutSyncMayDiffer) {
   const Mode uneven = {"uneven", [](ReducerOptions& options) { options.uneven_inputs = true; }};

@@ -106,6 +106,9 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaHash::Next(uint64_t step, absl::
     return absl::InvalidArgumentError(
         absl::StrCat("replicas: ", data.size(), " addresses for ", tensors_.size(), " tensors"));
   }
+  if (kernels_ != nullptr && !data.empty() && stream == nullptr) {
+    return absl::InvalidArgumentError("replicas: they are on a device, and no stream is given");
+  }
   const absl::Span<const TensorRange> slice = slices_[step % slices_.size()];
   const bool any = !data.empty() && std::any_of(slice.begin(), slice.end(), [&data](const TensorRange& range) {
     return data[range.tensor] != nullptr;
@@ -119,7 +122,7 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaHash::Next(uint64_t step, absl::
       hash = Folded(sum);
     }
     place.step.reset();
-    if (any && stream != nullptr) {
+    if (any) {
       LOCKSTEP_RETURN_IF_ERROR(Enqueue(slice, data, *stream, place));
       place.step = step;
     }
