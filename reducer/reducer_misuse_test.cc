@@ -86,6 +86,11 @@ TEST_F(ReducerMisuse, AGradientThatDoesNotMatchTheTableIsRefused) {
     EXPECT_THAT(worker_.End(), FailedPrecondition("a mark was refused (mark_ready: the gradient f16[20]", "'p0'",
                                                   Not(HasSubstr("no gradient came")), Not(HasSubstr("find_unused"))));
   }
+  std::vector<Parameter> table = Vectors(1, 20);
+  table[0].shape = {4, 5};
+  table[0].strides = {1, 4};
+  EXPECT_THAT(Worker(*communicator_, table).reducer().MarkReady(0, view(DType::kF32, {4, 5}), nullptr),
+              InvalidArgument("the gradient f32[4, 5] ", "parameter 0 'p0' (f32[4, 5]): f32[4, 5] strides [1, 4]"));
 }
 
 TEST(TargetErrors, AreRefusedAndTheGradientMayBeMarkedAgain) {

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/clipped.h"
 #include "base/error_info.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -327,7 +328,7 @@ class Search {
     if (attempt.rejected == control::RejectReason::kRefused) {
       other_job_ = absl::StrCat("; ", attempt.status.message());
     } else if (record->world != tried_world_ && (!can_ask || attempt.refusal != Refusal::kCount)) {
-      other_job_ = absl::StrCat("; there is a rank 0 (host ", record->host, ", pid ", record->pid,
+      other_job_ = absl::StrCat("; there is a rank 0 (host ", Clipped(record->host), ", pid ", record->pid,
                                 "), of another job, or with another secret or level");
     }
     return std::move(attempt.welcomed);
