@@ -571,8 +571,24 @@ class Frameworks(Case):
 
     def test_compiled_module_in_distributed_data_parallel(self):
         net = torch.compile(torch.nn.parallel.DistributedDataParallel(model()), backend='aot_eager')
-        net(batch(self.rank)).square().mean().backward()
-        self.check(net, gradients_alone(model()))
+        for _ in range(3):
+            net.zero_grad()
+            net(batch(self.rank)).square().mean().backward()
+            self.check(net, gradients_alone(model()))
+
+    def test_compiled_collectives(self):
+        def call(x):
+            gathered, summed, world = x.new_empty(SIZE * len(x)), x.clone(), dist.group.WORLD
+            dist.all_gather_into_tensor(gathered, x)
+            dist.all_reduce(summed)
+            return (gathered, summed, funcol.all_gather_tensor(x, 0, world), funcol.broadcast(x, 0, world),
+                    funcol.reduce_scatter_tensor(x, 'sum', 0, world), funcol.all_to_all_single(x, None, None, world))
+
+        x = torch.arange(2. * SIZE) + 10 * self.rank
+        found = [each.tolist() for each in torch.compile(call, backend='aot_eager', fullgraph=True)(x)]
+        all_of_0, all_of_1 = [0, 1, 2, 3], [10, 11, 12, 13]
+        self.assertEqual(found, [all_of_0 + all_of_1, [10, 12, 14, 16], all_of_0 + all_of_1, all_of_0,
+                                 [[10, 12], [14, 16]][self.rank], [[0, 1, 10, 11], [2, 3, 12, 13]][self.rank]])
 
     def test_processes_of_a_data_loader(self):
         loader = torch.utils.data.DataLoader(list(range(20)), batch_size=5, num_workers=2, multiprocessing_context='fork')

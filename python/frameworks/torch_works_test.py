@@ -16,7 +16,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _dump_fr_trace_json
+from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import lockstep.run
@@ -130,7 +130,7 @@ class ObserversTest(unittest.TestCase):
     @staticmethod
     def entries(group):
         name = group.group_name
-        records = json.loads(_dump_fr_trace_json(backend='lockstep'))['entries']
+        records = json.loads(c10d._dump_fr_trace_json(backend='lockstep'))['entries']
         return [entry for entry in records if entry['process_group'][0] == name]
 
     def test_flight_records_tell_what_is_done(self):
@@ -167,6 +167,7 @@ class ObserversTest(unittest.TestCase):
         group = dist.new_group()
         backend, called = group._get_backend(CPU), threading.Event()
         self.assertTrue(backend.supports_abort_hooks)
+        self.assertEqual(backend.get_error(), c10d.ErrorType.SUCCESS)
         backend.register_abort_hook(1, called.set)
         backend.register_abort_hook(2, lambda: self.fail('unregistered'))
         backend.unregister_abort_hook(2)
@@ -176,7 +177,20 @@ class ObserversTest(unittest.TestCase):
                 opts.timeout = datetime.timedelta(milliseconds=200)
                 group.allreduce([torch.ones(2)], opts).wait()
             self.assertTrue(called.wait(60))
-            self.assertEqual(backend.get_error(), dist._ErrorType.TIMEOUT if hasattr(dist, '_ErrorType') else backend.get_error())
+        self.assertEqual(self.error_of(backend), c10d.ErrorType.TIMEOUT)
+        dist.barrier()
+
+    @staticmethod
+    def error_of(backend):
+        while backend.get_error() == c10d.ErrorType.SUCCESS:
+            time.sleep(0.001)
+        return backend.get_error()
+
+    def test_a_rank_that_aborts_is_an_error_of_another_rank(self):
+        backend = dist.new_group()._get_backend(CPU)
+        if RANK == 1:
+            backend.abort()
+        self.assertEqual(self.error_of(backend), [c10d.ErrorType.REMOTE_ERROR, c10d.ErrorType.COMM_ERROR][RANK])
         dist.barrier()
 
     def test_profiles_have_events_with_metadata(self):
