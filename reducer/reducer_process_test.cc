@@ -56,13 +56,17 @@ class Trainer {
       LOCKSTEP_RETURN_IF_ERROR(Create(communicator));
     }
     world_ = std::move(world);
+    weights_[0] = 0;  // one rank may have ended a step that another one has not
     return absl::OkStatus();
   }
 
   // DATA_LOSS for a wrong average.
   absl::Status Step() {
     const auto value = static_cast<float>(step_ % 7 + 1);
-    LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
+    const void* const replicas[] = {weights_.data()};
+    BackwardOptions options;
+    options.replicas = replicas;
+    LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward(options));
     for (size_t index = gradients_.size(); index-- > 0;) {
       gradients_[index].assign(kElements, value * static_cast<float>(world_->communicator()->rank().value() + 1));
       LOCKSTEP_RETURN_IF_ERROR(reducer_->MarkReady(index, View(gradients_[index]), nullptr));
@@ -73,6 +77,8 @@ class Trainer {
     weights_[0] += gradients_[0][0];
     return absl::OkStatus();
   }
+
+  void Drift() { weights_[0] += 1; }
 
   absl::Status CheckAverages() const {
     for (const std::vector<float>& gradient : gradients_) {
@@ -107,6 +113,9 @@ class Trainer {
     ReducerOptions options;
     options.bucket_caps_bytes = {2 * kElements * sizeof(float)};
     options.uneven_inputs = true;
+    options.replicas.resize(1);
+    options.replicas[0].shape = {1};
+    options.on_drift = [](const absl::Status& drift) { return drift; };
     LOCKSTEP_ASSIGN_OR_RETURN(reducer_, Reducer::Create(communicator, std::move(table), options));
     return absl::OkStatus();
   }
@@ -124,6 +133,7 @@ class Trainer {
 //   steps COUNT           so many, each checked
 //   run                   steps until one fails; says "running" on the way
 //   epoch STEPS           steps, then joins
+//   drift                 has another weight than the others from now on
 //   end
 LOCKSTEP_RANK_FUNCTION(TrainingRank) {
   int peer_timeout_ms = 0;
@@ -165,6 +175,8 @@ LOCKSTEP_RANK_FUNCTION(TrainingRank) {
       const absl::StatusOr<float> weight = trainer.RunEpoch(count);
       result = weight.status();
       if (weight.ok()) answer = absl::StrCat(*weight);
+    } else if (words[0] == "drift") {
+      trainer.Drift();
     } else {
       return absl::OkStatus();
     }
@@ -226,6 +238,20 @@ TEST_F(ReducerProcesses, GoOnWithoutOneThatWasKilledInABackward) {
   Tell({0, 2}, "end");
   LOCKSTEP_EXPECT_OK(group_->Wait(0, Soon()));
   LOCKSTEP_EXPECT_OK(group_->Wait(2, Soon()));
+}
+
+TEST_F(ReducerProcesses, ThatDriftAreNamed) {
+  Start(3, kPatience);
+  MakeWorld({0, 1, 2}, "all");
+  Tell({0, 1, 2}, "steps 5");
+  Expect({0, 1, 2}, "ok");
+  Tell({1}, "drift");
+  Expect({1}, "ok");
+  Tell({0, 1, 2}, "steps 5");
+  Expect({0, 1, 2},
+         ::testing::AllOf(HasSubstr("DATA_LOSS: begin_backward: replicas differ"), HasSubstr("failed_rank=1")));
+  Tell({0, 1, 2}, "end");
+  for (const absl::Status& end : group_->WaitAll(Soon())) LOCKSTEP_EXPECT_OK(end);
 }
 
 // The one that was stopped wakes up later, in the middle of a step that the others have given up; theirs must be right all the same.

@@ -3,6 +3,7 @@
 For first_failure_test.py here (torch, Lightning) and in the folder above (C, plain Python).
 """
 
+import json
 import os
 import pathlib
 import re
@@ -85,6 +86,9 @@ def check(test, kind, command, way, ranks, culprit, memory):
     # After a signal the others may be ended before they notice.
     for folder in [line.rpartition(' ')[2] for line in lines if line.startswith('lockstep-run: the reports of the ranks')]:
         names = os.listdir(folder)
+        if way == 'raise':
+            report = json.loads((pathlib.Path(folder) / f'error.rank{culprit}.json').read_text())
+            test.assertRegex(report['lockstep']['where'], r'failing_rank\.py:\d+$')
         shutil.rmtree(folder)
     if way == 'raise':
         test.assertIn(f'error.rank{culprit}.json', names, text)

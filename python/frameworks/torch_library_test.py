@@ -88,10 +88,12 @@ class Setup(unittest.TestCase):
         self.assertIn('ValueError: lockstep: a timeout of -1.0 s; it must be positive', text)
 
     def test_the_default_timeout_gives_way_to_the_environments(self):
-        for call, error in (('dist.all_reduce(x)', 'Timed out waiting: .*rank 1 .*has not called it'),
-                            ('dist.monitored_barrier()', r'Rank 0 timed out in monitoredBarrier after \d{3} ms: Rank 1 failed')):
+        wrap = 'import lockstep.torch; net = lockstep.torch.DistributedDataParallel(torch.nn.Linear(1, 1))'
+        for before, call, error in (('', 'dist.all_reduce(x)', 'Timed out waiting: .*rank 1 .*has not called it'),
+                                    ('', 'dist.monitored_barrier()', r'Rank 0 timed out in monitoredBarrier after \d{3} ms: Rank 1 failed'),
+                                    (wrap, 'net(x).sum().backward()', 'DEADLINE')):
             script = BEGIN.replace('timeout=datetime.timedelta(seconds=float(sys.argv[4]))', '').replace(
-                'dist.all_reduce(x)', f'sys.argv[2] == "0" and {call}\nos.read(0, 1)')
+                'dist.all_reduce(x)', f'{before}\nsys.argv[2] == "0" and {call}\nos.read(0, 1)')
             (status, text), _ = ranks(2, 0, script, LOCKSTEP_TIMEOUT_MS='500')
             self.assertEqual(status, 1, text)
             self.assertRegex(text, error)
