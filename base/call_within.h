@@ -1,4 +1,4 @@
-// A call that cannot be interrupted, such as one of the system's resolver, and the deadline of whoever waits for it.
+// A deadline for a call that cannot be interrupted, such as one of the system's resolver.
 
 #ifndef BASE_CALL_WITHIN_H_
 #define BASE_CALL_WITHIN_H_

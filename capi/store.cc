@@ -30,7 +30,7 @@ constexpr char kName[] = "store of this program";
 constexpr size_t kValueBytesUsual = 4096;
 constexpr std::chrono::milliseconds kPollMin(1);
 constexpr std::chrono::milliseconds kPollMax(50);
-// What a callback has that is called when the deadline has passed.
+// The time for a callback that is called after the deadline.
 constexpr std::chrono::milliseconds kMoment(1000);
 
 // The embedder's callbacks.
@@ -44,11 +44,11 @@ struct Callbacks {
   bool running ABSL_GUARDED_BY(mu) = false;
 };
 
-// What the thread of a callback shares with whoever waits for it.
+// A call of a callback, shared by its thread and its caller.
 struct CallbackCall {
   std::string key;
   int64_t timeout_ms = 0;
-  std::string value;  // to set, or as much of it as was got; it may have the secret
+  std::string value;  // to set, or as much as was read; may contain the secret
   size_t bytes = 0;   // of the value in the store
   const lockstep::WipedAtEnd wiped{&value};
 };

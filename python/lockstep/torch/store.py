@@ -37,8 +37,8 @@ _ANSWER_S = 20  # within which a store answers
 
 
 def ask(call, *arguments):
-    """Returns call(*arguments) of a store. DistStoreError: there is no answer. A client of a TCPStore whose server is stopped waits for ever,
-    whatever timeout it has."""
+    """Returns call(*arguments) of a store. DistStoreError: there is no answer. If the server of a TCPStore is stopped, its clients wait for
+    ever, whatever timeout they have."""
     answer = concurrent.futures.Future()
 
     def run():
