@@ -98,7 +98,8 @@ def _load_on_all(store, rank, size, timeout):
                 over.set()
         load(path)
     except Exception as error:
-        store.set('all have the library', f'rank {rank}: {error}')  # ends the waits of the others, which raise it
+        with contextlib.suppress(RuntimeError):
+            ask(store.set, 'all have the library', f'rank {rank}: {error}')  # ends the waits of the others, which raise it
         raise
     if ask(store.add, 'have the library', 1) == size:
         ask(store.set, 'all have the library', '')
