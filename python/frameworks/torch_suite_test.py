@@ -1,12 +1,12 @@
 """PyTorch's own suite of collectives and DistributedDataParallel, torch.testing._internal.distributed.distributed_test, on the back end
 "lockstep".
 
-    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi|gpu] [--baseline] [--wrapper] [TEST...]
+    torch_suite_test.py [--world-size N] [--gate gloo|lockstep|mpi|gpu|gloo_gpu] [--baseline] [--wrapper] [TEST...]
 
 The suite chooses its tests at import, by the name of a back end. Each name opens another gate; the tests then run on Lockstep, or with
---baseline on Gloo. The gate "gpu" opens the tests for NCCL and for GPUs, and moves them to the CPU. Profiler events are required as for
-Gloo. What passes on Gloo has to pass on Lockstep, except the tests listed here, which have to fail, as listed. With
---wrapper those run that use DistributedDataParallel, with lockstep.torch.DistributedDataParallel in its place.
+--baseline on Gloo. The gate "gpu" opens the tests for NCCL and for GPUs, "gloo_gpu" those for Gloo and for GPUs, and both move them
+to the CPU. Profiler events are required as for Gloo. What passes on Gloo has to pass on Lockstep, except the tests listed here, which have
+to fail, as listed. With --wrapper those run that use DistributedDataParallel, with lockstep.torch.DistributedDataParallel in its place.
 """
 
 import argparse
@@ -31,7 +31,7 @@ KNOWN = {
     # In logging data PyTorch calls every back end that is not its own "custom".
     'test_ddp_logging_data_cpu': "'custom' != 'lockstep'",
 }
-# Tests of the gate "gpu" that cannot pass without a GPU.
+# Tests of the gates "gpu" and "gloo_gpu" that cannot pass without a GPU.
 KNOWN_ON_CPU = {
     # They expect NCCL's text of a timeout.
     **dict.fromkeys(('test_monitored_barrier_allreduce_hang', 'test_monitored_barrier_allreduce_hang_wait_all_ranks'),
@@ -71,7 +71,7 @@ KNOWN_WITH_WRAPPER = {
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--world-size', type=int, default=2)
-    parser.add_argument('--gate', choices=['gloo', 'lockstep', 'mpi', 'gpu'], default='gloo')
+    parser.add_argument('--gate', choices=['gloo', 'lockstep', 'mpi', 'gpu', 'gloo_gpu'], default='gloo')
     parser.add_argument('--baseline', action='store_true')
     parser.add_argument('--wrapper', action='store_true')
     parser.add_argument('tests', nargs='*')
@@ -123,7 +123,8 @@ def move_to_cpu(torch, common_distributed):
 def load(gate, world_size, backend, wrapper=False):
     """The suite as a TestCase that runs on the back end."""
     # Read by the suite when it is imported.
-    os.environ.update(BACKEND='nccl' if gate == 'gpu' else gate, WORLD_SIZE=str(world_size), OMP_NUM_THREADS='1')
+    moved = gate.endswith('gpu')
+    os.environ.update(BACKEND={'gpu': 'nccl', 'gloo_gpu': 'gloo'}.get(gate, gate), WORLD_SIZE=str(world_size), OMP_NUM_THREADS='1')
     import torch
     import torch.distributed as dist
     from torch.testing._internal import common_distributed
@@ -135,13 +136,13 @@ def load(gate, world_size, backend, wrapper=False):
         common_distributed.DistTestCases.backend_feature[feature].add('lockstep')
     if wrapper:
         torch.nn.parallel.DistributedDataParallel = lockstep.torch.DistributedDataParallel
-    if gate == 'gpu':
+    if moved:
         move_to_cpu(torch, common_distributed)
     if world_size >= 3:  # the tests that demand more than 7 ranks pass with 3
         common_distributed.skip_if_small_worldsize = lambda test: test
     from torch.testing._internal.distributed import distributed_test
     distributed_test.BACKEND = backend
-    if gate == 'gpu':
+    if moved:
         new_group, tested = dist.new_group, backend
         dist.new_group = lambda *args, backend=None, **kwargs: new_group(*args, backend=tested if backend == 'nccl' else backend, **kwargs)
     for supported in (distributed_test.PROFILING_SUPPORTED_BACKENDS, distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
@@ -160,7 +161,7 @@ def load(gate, world_size, backend, wrapper=False):
             self._start_processes(multiprocessing.get_context('fork').Process)
 
         def run_test(self, *args, **kwargs):
-            with on_cpu(torch) if gate == 'gpu' else contextlib.nullcontext():
+            with on_cpu(torch) if moved else contextlib.nullcontext():
                 super().run_test(*args, **kwargs)
 
         def _test_accumulate_gradients_no_sync(self, *args, **kwargs):
@@ -222,7 +223,7 @@ def main():
     if options.wrapper and not options.tests:
         names = sorted(set(names) & uses_ddp(suite))
     result = Result({} if options.baseline else {
-        **KNOWN, **(KNOWN_ON_CPU if options.gate == 'gpu' else {}),
+        **KNOWN, **(KNOWN_ON_CPU if options.gate.endswith('gpu') else {}),
         **(KNOWN_WITH_WRAPPER if options.wrapper else KNOWN_OF_THREE if options.world_size == 3 else {})})
     began = time.monotonic()
     unittest.TestSuite(map(suite, names)).run(result)
