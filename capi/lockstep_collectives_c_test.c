@@ -1,6 +1,6 @@
-/* The collectives of lockstep.h from C99: dtypes and ops, no elements, in place by blocks, and what is refused. On a world of one, and
- * on two processes over shared memory and over TCP. And what the C ABI says of devices
- * where nothing, or the wrong thing, is on one. Skips nothing: with a GPU a communicator for it is made. */
+/* The collectives of lockstep.h from C99, of tensors and of lists of tensors: dtypes, ops and options, and what is refused. On a world of
+ * one, and on two processes. And what the C ABI says of devices where nothing, or the wrong thing, is on one. Skips nothing: with a GPU a
+ * communicator for it is made. communicator_results_conformance and pieces_test prove results. */
 
 #include <sched.h>
 #include <stddef.h>
@@ -9,9 +9,6 @@
 
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
-
-/* Odd, and beyond what a small message carries. */
-#define COUNT 12345
 
 /* ---- Every dtype, and every op; of their combinations those that there are not. */
 
@@ -31,20 +28,6 @@ static const struct {
               {LOCKSTEP_F32, 0x3f800000, 0x40000000},
               {LOCKSTEP_F64, 0x3ff0000000000000, 0x4000000000000000}};
 
-static void SumOnes(lockstep_communicator* communicator, size_t row) {
-  static uint64_t given[COUNT], got[COUNT];
-  const int64_t count = COUNT;
-  const size_t size = lockstep_dtype_size(dtypes[row].dtype);
-  const uint64_t sum = lockstep_communicator_size(communicator) == 2 ? dtypes[row].two : dtypes[row].one;
-  const lockstep_tensor input = Vector(given, &count, dtypes[row].dtype);
-  const lockstep_tensor output = Vector(got, &count, dtypes[row].dtype);
-  for (size_t i = 0; i < COUNT; ++i) memcpy((char*)given + i * size, &dtypes[row].one, size);
-  OK(lockstep_all_reduce(communicator, &input, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
-  OK(lockstep_all_reduce(communicator, &input, &input, LOCKSTEP_SUM, NULL, NULL, NULL));
-  for (size_t i = 0; i < COUNT; ++i) CHECK(memcmp((char*)got + i * size, &sum, size) == 0);
-  CHECK(memcmp(given, got, COUNT * size) == 0);
-}
-
 /* Of 6 on rank 0 and 3 on rank 1. */
 static const struct {
   lockstep_reduce_op op;
@@ -54,12 +37,14 @@ static const struct {
 
 static void UseDTypesAndOps(lockstep_communicator* communicator) {
   const int64_t one = 1;
-  double value = 1;
+  const int is_alone = lockstep_communicator_size(communicator) == 1;
   lockstep_reduce_op op;
   for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
     const int is_float = dtypes[i].dtype >= LOCKSTEP_F16 && dtypes[i].dtype <= LOCKSTEP_F64;
+    uint64_t value = dtypes[i].one;
     const lockstep_tensor tensor = Vector(&value, &one, dtypes[i].dtype);
-    SumOnes(communicator, i);
+    OK(lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_SUM, NULL, NULL, NULL));
+    CHECK(value == (is_alone ? dtypes[i].one : dtypes[i].two));
     for (op = LOCKSTEP_PREMUL_SUM; op <= LOCKSTEP_XOR; ++op) {
       if (is_float ? op < LOCKSTEP_AND : op != LOCKSTEP_PREMUL_SUM) continue;
       INVALID(lockstep_all_reduce(communicator, &tensor, &tensor, op, NULL, NULL, NULL), "is not defined");
@@ -69,78 +54,34 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
     int32_t number = lockstep_communicator_rank(communicator) == 0 ? 6 : 3;
     const lockstep_tensor tensor = Vector(&number, &one, LOCKSTEP_I32);
     OK(lockstep_all_reduce(communicator, &tensor, &tensor, folds[i].op, NULL, NULL, NULL));
-    CHECK(number == (lockstep_communicator_size(communicator) == 2 ? folds[i].result : 6));
+    CHECK(number == (is_alone ? 6 : folds[i].result));
   }
 }
 
-/* ---- No elements. */
+/* ---- Tensors that are refused. */
 
-static void UseNothing(lockstep_communicator* communicator) {
+static void UseWrongTensors(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  const int64_t none = 0, one = 1;
-  int64_t counts[2] = {0, 0};
-  float value = 7, got = -1;
-  lockstep_message message;
+  const int64_t none = 0, one = 1, two = 2, all = 2 * lockstep_communicator_size(communicator);
+  float values[4] = {3, 3, 3, 3};
   const lockstep_tensor nothing = Vector(NULL, &none, LOCKSTEP_F32);
-  const lockstep_tensor all = Vector(&value, &one, LOCKSTEP_F32);
-  const lockstep_tensor output = Vector(&got, &one, LOCKSTEP_F32);
-  /* Of blocks, only the last rank's has an element. */
-  const lockstep_tensor* const mine = rank == size - 1 ? &all : &nothing;
+  const lockstep_tensor whole = Vector(values, &all, LOCKSTEP_F32);
+  const lockstep_tensor block = Vector(values + 2 * rank, &two, LOCKSTEP_F32);
+  const lockstep_tensor misplaced = Vector(values + 1, &two, LOCKSTEP_F32);
+  const lockstep_tensor misaligned = Vector((char*)values + 1, &one, LOCKSTEP_F32);
+  /* Without elements a tensor needs no memory. */
   OK(lockstep_all_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL, NULL));
-  OK(lockstep_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, 0, NULL, NULL, NULL));
-  OK(lockstep_broadcast(communicator, &nothing, 0, NULL, NULL, NULL));
-  OK(lockstep_all_gather(communicator, &nothing, &nothing, NULL, NULL, NULL));
-  OK(lockstep_reduce_scatter(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL, NULL));
-  OK(lockstep_gather(communicator, &nothing, &nothing, NULL, 0, NULL, NULL, NULL));
-  OK(lockstep_scatter(communicator, &nothing, &nothing, NULL, 0, NULL, NULL, NULL));
-  OK(lockstep_all_to_all(communicator, &nothing, &nothing, NULL, NULL, NULL));
-  OK(lockstep_all_gather_v(communicator, &nothing, &nothing, counts, NULL, NULL, NULL));
-  OK(lockstep_all_to_all_v(communicator, &nothing, &nothing, counts, counts, NULL, NULL, NULL));
-
-  counts[size - 1] = 1;
-  OK(lockstep_all_gather_v(communicator, mine, &output, counts, NULL, NULL, NULL));
-  CHECK(got == 7);
-  got = -1;
-  OK(lockstep_reduce_scatter_v(communicator, &all, rank == size - 1 ? &output : &nothing, counts, LOCKSTEP_SUM, NULL,
-                               NULL, NULL));
-  CHECK(got == (rank == size - 1 ? (float)(7 * size) : -1));
-  got = -1;
-  OK(lockstep_gather(communicator, mine, &output, counts, 0, NULL, NULL, NULL));
-  CHECK(got == (rank == 0 ? 7 : -1));
-
-  OK(lockstep_group_start(communicator));
-  OK(lockstep_send(communicator, &nothing, (rank + 1) % size, 1, 0, NULL));
-  OK(lockstep_receive(communicator, &output, LOCKSTEP_ANY_SOURCE, 1, 0, NULL, NULL));
-  OK(lockstep_group_end(communicator, NULL));
   /* What is refused keeps its group from being launched. */
-  got = 3;
   OK(lockstep_group_start(communicator));
-  OK(lockstep_all_reduce(communicator, &output, &output, LOCKSTEP_SUM, NULL, NULL, NULL));
-  INVALID(lockstep_all_reduce(communicator, &output, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), "output");
+  OK(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_SUM, NULL, NULL, NULL));
+  INVALID(lockstep_all_reduce(communicator, &whole, NULL, LOCKSTEP_SUM, NULL, NULL, NULL), "output");
   INVALID(lockstep_group_end(communicator, NULL), "output");
   OK(lockstep_group_start(communicator));
   INVALID(lockstep_send(communicator, NULL, rank, 2, 0, NULL), "tensor");
   INVALID(lockstep_group_end(communicator, NULL), "tensor");
-  CHECK(got == 3);
-  const lockstep_tensor misaligned = Vector((char*)&got + 1, &one, LOCKSTEP_F32);
+  CHECK(values[0] == 3);
+
   INVALID(lockstep_all_reduce(communicator, &misaligned, &misaligned, LOCKSTEP_SUM, NULL, NULL, NULL), "aligned");
-  OK(lockstep_send(communicator, &nothing, rank, 2, 0, NULL));
-  OK(lockstep_receive(communicator, &nothing, rank, 2, 0, &message, NULL));
-  CHECK(message.bytes == 0 && message.source == rank && message.tag == 2);
-}
-
-/* ---- In place: this rank's block of the whole. */
-
-static void UseBlocksInPlace(lockstep_communicator* communicator) {
-  const int32_t rank = lockstep_communicator_rank(communicator);
-  const int32_t size = lockstep_communicator_size(communicator);
-  static int64_t values[2 * COUNT];
-  const int64_t each = COUNT, all = (int64_t)COUNT * size;
-  const lockstep_tensor whole = Vector(values, &all, LOCKSTEP_I64);
-  const lockstep_tensor block = Vector(values + (int64_t)COUNT * rank, &each, LOCKSTEP_I64);
-  const lockstep_tensor misplaced = Vector(values + 1, &each, LOCKSTEP_I64);
-
   INVALID(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL),
           "input overlaps output elsewhere than at block");
   INVALID(lockstep_reduce_scatter(communicator, &whole, &misplaced, LOCKSTEP_SUM, NULL, NULL, NULL),
@@ -151,10 +92,174 @@ static void UseBlocksInPlace(lockstep_communicator* communicator) {
           "overlap without being the same memory");
 }
 
+/* ---- Lists of tensors. */
+
+enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, KINDS };
+
+/* Two tensors, of one and of two elements for each block. All elements of tensor i are 10 i + rank + 1 on each rank. */
+typedef struct List {
+  int64_t lengths[2][2];
+  float given[2][4], got[2][4];
+  lockstep_tensor inputs[2], outputs[2];
+} List;
+
+static void InitList(List* list, int kind, lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator), size = lockstep_communicator_size(communicator);
+  for (int i = 0; i < 2; ++i) {
+    list->lengths[0][i] = (i + 1) * (kind == REDUCE_SCATTER ? size : 1);
+    list->lengths[1][i] = (i + 1) * (kind == ALL_GATHER ? size : 1);
+    for (int k = 0; k < 4; ++k) list->given[i][k] = (float)(10 * i + rank + 1);
+    list->inputs[i] = Vector(list->given[i], &list->lengths[0][i], LOCKSTEP_F32);
+    list->outputs[i] = Vector(kind == BROADCAST ? list->given[i] : list->got[i], &list->lengths[1][i], LOCKSTEP_F32);
+  }
+}
+
+/* Sums are multiplied by two; the last rank is the root. */
+static void CheckList(const List* list, int kind, int32_t size) {
+  for (int i = 0; i < 2; ++i) {
+    const float sum = (float)(10 * i * size + size * (size + 1) / 2);
+    for (int k = 0; k <= i; ++k) {
+      if (kind == BROADCAST) CHECK(list->given[i][k] == (float)(10 * i + size));
+      if (kind == ALL_REDUCE || kind == REDUCE_SCATTER) CHECK(list->got[i][k] == 2 * sum);
+      if (kind != ALL_GATHER) continue;
+      for (int block = 0; block < size; ++block)
+        CHECK(list->got[i][block * (i + 1) + k] == (float)(10 * i + block + 1));
+    }
+  }
+}
+
+static lockstep_error* Call(lockstep_communicator* communicator, int kind, const List* list, size_t count,
+                            lockstep_reduce_op op, const lockstep_collective_options* options, lockstep_work** work) {
+  const int32_t size = lockstep_communicator_size(communicator);
+  switch (kind) {
+    case ALL_REDUCE:
+      return lockstep_all_reduce_coalesced(communicator, list->inputs, list->outputs, count, op, options, NULL, work);
+    case BROADCAST:
+      return lockstep_broadcast_coalesced(communicator, list->outputs, count, size - 1, options, NULL, work);
+    case ALL_GATHER:
+      return lockstep_all_gather_coalesced(communicator, list->inputs, list->outputs, count, options, NULL, work);
+    default:
+      return lockstep_reduce_scatter_coalesced(communicator, list->inputs, list->outputs, count, op, options, NULL,
+                                               work);
+  }
+}
+
+static void UseLists(lockstep_communicator* communicator) {
+  static const lockstep_collective_kind kinds[KINDS] = {LOCKSTEP_COLLECTIVE_ALL_REDUCE, LOCKSTEP_COLLECTIVE_BROADCAST,
+                                                        LOCKSTEP_COLLECTIVE_ALL_GATHER,
+                                                        LOCKSTEP_COLLECTIVE_REDUCE_SCATTER};
+  const double twice = 2;
+  const int32_t size = lockstep_communicator_size(communicator);
+  List list;
+  for (int kind = 0; kind < KINDS; ++kind) {
+    const int reduces = kind == ALL_REDUCE || kind == REDUCE_SCATTER;
+    const lockstep_reduce_op op = reduces ? LOCKSTEP_PREMUL_SUM : LOCKSTEP_SUM;
+    lockstep_collective_options options;
+    lockstep_collective collective;
+    lockstep_prepared* prepared = NULL;
+    lockstep_work* work = NULL;
+    LOCKSTEP_INIT(options);
+    if (reduces) options.factor = &twice;
+    InitList(&list, kind, communicator);
+    OK(lockstep_group_start(communicator));
+    OK(Call(communicator, kind, &list, 2, op, &options, &work));
+    /* The caller's arrays have been copied. */
+    memset(list.inputs, 0x7f, sizeof(list.inputs));
+    memset(list.outputs, 0x7f, sizeof(list.outputs));
+    memset(list.lengths, 0x7f, sizeof(list.lengths));
+    MISUSED(lockstep_work_wait(work, 60000), "end the group first");
+    OK(lockstep_group_end(communicator, NULL));
+    OK(lockstep_work_wait(work, 60000));
+    lockstep_work_destroy(work);
+    CheckList(&list, kind, size);
+
+    InitList(&list, kind, communicator);
+    LOCKSTEP_INIT(collective);
+    collective.kind = kinds[kind];
+    collective.op = op;
+    collective.root = size - 1;
+    collective.input = kind == BROADCAST ? list.outputs : list.inputs;
+    collective.output = list.outputs;
+    collective.tensor_count = 2;
+    OK(lockstep_prepared_create(communicator, &collective, &options, &prepared));
+    OK(lockstep_prepared_run(prepared));
+    lockstep_prepared_destroy(prepared);
+    CheckList(&list, kind, size);
+  }
+  OK(lockstep_all_reduce_coalesced(communicator, NULL, NULL, 0, LOCKSTEP_SUM, NULL, NULL, NULL));
+  OK(lockstep_broadcast_coalesced(communicator, NULL, 0, 0, NULL, NULL, NULL));
+}
+
+static void UseWrongLists(lockstep_communicator* communicator) {
+  static float values[64];
+  static const int64_t two = 2, five = 5;
+  const int64_t all = 5 * lockstep_communicator_size(communicator), wide = 10;
+  const int64_t rows[2] = {5, 1}, strides[2] = {2, 1};
+  const lockstep_tensor first = Vector(values, &five, LOCKSTEP_F32);
+  lockstep_stream on_gpu;
+  lockstep_work* work = NULL;
+  lockstep_tensor list[2], others[2];
+  list[0] = others[0] = first;
+  others[1] = Vector(values + 40, &five, LOCKSTEP_F32);
+
+  list[1] = Vector(values + 10, &five, LOCKSTEP_I32);
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL),
+          "tensor 0 is f32 and tensor 1 is i32: a list has one dtype");
+  list[1] = Vector(values + 4, &five, LOCKSTEP_F32);
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL),
+          "tensor 0 and tensor 1 of the list overlap");
+  INVALID(lockstep_all_reduce_coalesced(communicator, list, others, 2, LOCKSTEP_SUM, NULL, NULL, NULL),
+          "tensor 0 and input 1 of the list overlap");
+  list[1] = Vector(values + 10, &five, LOCKSTEP_F32);
+  list[1].device_kind = LOCKSTEP_CUDA;
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL),
+          "tensor 0 is on host and tensor 1 is on cuda:0: a list is in one place");
+  list[0].device_kind = LOCKSTEP_CUDA;
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL), "cuda:0");
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, &work), "cuda:0");
+
+  /* What is refused of one tensor, with its index. */
+  list[0] = first;
+  list[1] = Vector(values + 10, &two, LOCKSTEP_F32);
+  INVALID(lockstep_all_reduce_coalesced(communicator, list, others, 2, LOCKSTEP_SUM, NULL, NULL, NULL),
+          "tensor 1: input has 2 elements and output has 5");
+  list[1] = Vector(values + 10, rows, LOCKSTEP_F32);
+  list[1].dimensions = 2;
+  list[1].strides = strides;
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL), "tensor 1: tensor f32[5, 1]");
+  list[1].shape = NULL;
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 2, 0, NULL, NULL, NULL), "tensor 1: tensor 'tensor'");
+  list[0] = Vector(values + 1, &five, LOCKSTEP_F32);
+  others[0] = Vector(values, &all, LOCKSTEP_F32);
+  INVALID(lockstep_all_gather_coalesced(communicator, list, others, 1, NULL, NULL, NULL),
+          "tensor 0: input overlaps output elsewhere than at block");
+  INVALID(lockstep_reduce_scatter_coalesced(communicator, others, list, 1, LOCKSTEP_SUM, NULL, NULL, NULL),
+          "tensor 0: output overlaps input elsewhere than at block");
+  others[0] = Vector(values + 20, &wide, LOCKSTEP_F32);
+  if (all != wide) {
+    INVALID(lockstep_all_gather_coalesced(communicator, list, others, 1, NULL, NULL, NULL), "output has 10 elements");
+  }
+
+  INVALID(lockstep_all_reduce_coalesced(communicator, list, list, 1, LOCKSTEP_XOR, NULL, NULL, NULL), "xor");
+  INVALID(lockstep_all_reduce_coalesced(communicator, list, list, 1, LOCKSTEP_PREMUL_SUM, NULL, NULL, NULL), "factor");
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 1, 77, NULL, NULL, NULL), "root 77");
+  INVALID(lockstep_broadcast_coalesced(communicator, NULL, 0, 77, NULL, NULL, NULL), "root 77");
+  INVALID(lockstep_broadcast_coalesced(communicator, NULL, 1, 0, NULL, NULL, NULL), "'tensors'");
+  INVALID(lockstep_all_gather_coalesced(communicator, NULL, list, 1, NULL, NULL, NULL), "'inputs'");
+  INVALID(lockstep_all_gather_coalesced(communicator, list, NULL, 1, NULL, NULL, NULL), "'outputs'");
+  INVALID(lockstep_broadcast_coalesced(NULL, list, 1, 0, NULL, NULL, NULL), "'communicator'");
+  memset(&on_gpu, 0, sizeof(on_gpu));
+  on_gpu.device_kind = LOCKSTEP_CUDA;
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, &on_gpu, NULL), "cuda:0");
+  INVALID(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, &on_gpu, &work), "no work");
+  OK(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, NULL, NULL));
+}
+
 static void UseCollectives(lockstep_communicator* communicator) {
   UseDTypesAndOps(communicator);
-  UseNothing(communicator);
-  UseBlocksInPlace(communicator);
+  UseWrongTensors(communicator);
+  UseLists(communicator);
+  UseWrongLists(communicator);
   OK(lockstep_communicator_status(communicator));
 }
 
@@ -174,11 +279,18 @@ static lockstep_error* DifferInCounts(lockstep_communicator* communicator) {
   return lockstep_all_reduce(communicator, &tensor, &tensor, LOCKSTEP_MAX, NULL, NULL, NULL);
 }
 
-/* In checked mode the communicator stays usable. */
+/* In checked mode the communicator stays usable. A list is one collective, of all its elements. */
 static void DisagreeChecked(lockstep_communicator* communicator) {
+  const int32_t rank = lockstep_communicator_rank(communicator);
+  List list;
   CheckNamesBoth(DifferInCounts(communicator));
+  InitList(&list, BROADCAST, communicator);
+  MISUSED(Call(communicator, BROADCAST, &list, rank == 0 ? 2 : 0, LOCKSTEP_SUM, NULL, NULL),
+          "the ranks' collectives differ: rank 0 called broadcast");
+  list.lengths[1][1] = 2 + rank;
+  MISUSED(Call(communicator, BROADCAST, &list, 2, LOCKSTEP_SUM, NULL, NULL), "(4 f32");
   OK(lockstep_communicator_status(communicator));
-  UseNothing(communicator);
+  UseLists(communicator);
 }
 
 /* Otherwise a rank may have finished before the difference is found, and is told at its next call. */
@@ -235,29 +347,21 @@ static void WaitInCall(lockstep_communicator* communicator) {
 }
 
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
-  static const char* const transports[2] = {"shm", "tcp"};
-  static const char* const names[2][3] = {{"shm-use", "shm-pair", "shm-checked"},
-                                          {"tcp-use", "tcp-pair", "tcp-checked"}};
   lockstep_communicator_options options;
-  lockstep_communicator* communicator;
+  lockstep_communicator* communicator = Meet(rank, size, folder, "use");
+  UseCollectives(communicator);
+  WaitInCall(communicator);
+  Disagree(communicator);
+  lockstep_communicator_destroy(communicator);
+  communicator = Meet(rank, size, folder, "pair");
+  DisagreeInPair(communicator);
+  lockstep_communicator_destroy(communicator);
   LOCKSTEP_INIT(options);
-  for (int i = 0; i < 2; ++i) {
-    options.transport = transports[i];
-    options.checked = 0;
-    communicator = MeetWith(rank, size, folder, names[i][0], &options);
-    UseCollectives(communicator);
-    WaitInCall(communicator);
-    Disagree(communicator);
-    lockstep_communicator_destroy(communicator);
-    communicator = MeetWith(rank, size, folder, names[i][1], &options);
-    DisagreeInPair(communicator);
-    lockstep_communicator_destroy(communicator);
-    options.checked = 1;
-    communicator = MeetWith(rank, size, folder, names[i][2], &options);
-    DisagreeChecked(communicator);
-    OK(lockstep_barrier(communicator, NULL, NULL, NULL));
-    lockstep_communicator_destroy(communicator);
-  }
+  options.checked = 1;
+  communicator = MeetWith(rank, size, folder, "checked", &options);
+  DisagreeChecked(communicator);
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
+  lockstep_communicator_destroy(communicator);
 }
 
 /* ---- Devices. */
