@@ -3,17 +3,10 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
-
-/* Averages each bucket, and checks what it is told of it. */
-typedef struct Calls {
-  size_t count;
-  int32_t dtype;
-} Calls;
 
 /* The reducer, whose callbacks call it. */
 static lockstep_reducer* called = NULL;
@@ -26,86 +19,88 @@ static void CallReducer(lockstep_communicator* communicator) {
 }
 
 static lockstep_error* SeeAverage(void* context, const lockstep_reduced_bucket* bucket) {
-  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->count == PARAMETERS && bucket->parameter_count == 1);
+  CHECK(bucket->struct_size == sizeof(*bucket) && bucket->count == 2);
+  CHECK(bucket->parameter_count == 1 + bucket->index);
   CallReducer(context);
   return NULL;
 }
 
+/* Averages two buckets, of parameter 2 and of parameters 1 and 0, and checks what it is told of them. */
 static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                      const lockstep_stream* stream) {
-  Calls* calls = (Calls*)context;
-  const size_t index = calls->count % PARAMETERS;
-  lockstep_collective_options options;
+  size_t* const calls = context;
+  const size_t index = *calls % 2;
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   const double half = 0.5;
+  lockstep_collective_options options;
   lockstep_work* work = NULL;
   lockstep_tensor whole, gradient;
-  size_t parameter = 99;
-  CHECK(lockstep_hook_bucket_index(bucket) == index && lockstep_hook_bucket_count(bucket) == PARAMETERS);
-  CHECK(lockstep_hook_bucket_step(bucket) == (int64_t)(1 + calls->count / PARAMETERS));
-  CHECK(lockstep_hook_bucket_gradient_count(bucket) == 1);
+  CHECK(lockstep_hook_bucket_index(bucket) == index && lockstep_hook_bucket_count(bucket) == 2);
+  CHECK(lockstep_hook_bucket_step(bucket) == (int64_t)(1 + *calls / 2));
+  CHECK(lockstep_hook_bucket_gradient_count(bucket) == 1 + index);
   OK(lockstep_hook_bucket_tensor(bucket, &whole));
-  OK(lockstep_hook_bucket_gradient(bucket, 0, &parameter, &gradient));
-  CHECK(parameter == PARAMETERS - 1 - index);
-  CHECK(gradient.data == whole.data && gradient.shape[0] == 1 && gradient.dimensions == 1);
-  CHECK(gradient.dtype == whole.dtype && whole.dtype == calls->dtype);
-  CHECK(whole.shape[0] == (whole.dtype == LOCKSTEP_F32 ? 64 : 128)); /* 256 bytes */
-  INVALID(lockstep_hook_bucket_gradient(bucket, 1, NULL, NULL), "out of range");
+  CHECK(whole.dtype == LOCKSTEP_F32 && whole.dimensions == 1);
+  for (size_t slot = 0; slot <= index; ++slot) {
+    size_t parameter = 99;
+    OK(lockstep_hook_bucket_gradient(bucket, slot, &parameter, &gradient));
+    CHECK(parameter == 2 - index - slot && *(const float*)gradient.data == mine * (float)(parameter + 1));
+    CHECK(gradient.data == (float*)whole.data + 64 * slot); /* a multiple of 256 bytes */
+    CHECK(gradient.shape[0] == 1 && gradient.dimensions == 1 && gradient.dtype == LOCKSTEP_F32);
+  }
+  INVALID(lockstep_hook_bucket_gradient(bucket, 1 + index, NULL, NULL), "out of range");
   CallReducer(communicator);
   CHECK(lockstep_communicator_size(communicator) == 2);
-  ++calls->count;
-  LOCKSTEP_INIT(options);
+  ++*calls;
   INVALID(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, &work), "work");
   MISUSED(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL),
           "the stream that it was given");
-  if (index == 0) return lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, NULL);
+  LOCKSTEP_INIT(options);
   options.factor = &half;
   return lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_PREMUL_SUM, &options, stream, NULL);
 }
 
-/* By itself, and on buckets that are compressed. */
 static void StreamOrderedHook(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
-  const int32_t dtypes[2] = {LOCKSTEP_F32, LOCKSTEP_F16};
-  for (int i = 0; i < 2; ++i) {
-    lockstep_reducer_options options = OneEach();
-    Calls calls;
-    Model model;
-    InitModel(&model);
-    calls.count = 0;
-    calls.dtype = dtypes[i];
-    options.no_replan = 1;
-    options.compression = i == 0 ? LOCKSTEP_COMPRESSION_NONE : LOCKSTEP_COMPRESSION_F16;
-    options.hook = LOCKSTEP_HOOK_CALLBACK;
-    options.hook_issue = AverageBucket;
-    options.hook_context = &calls;
-    options.optimizer_step = SeeAverage;
-    options.optimizer_context = communicator;
-    called = CreateReducer(communicator, &model, PARAMETERS, &options);
-    for (int step = 1; step <= 3; ++step) {
-      OK(RunStep(called, &model, mine * (float)step));
-      CheckAll(&model, 1.5F * (float)step);
-    }
-    CHECK(calls.count == 3 * PARAMETERS);
-    lockstep_reducer_destroy(called);
+  const int64_t caps[2] = {4, 1 << 20};
+  lockstep_reducer_options options;
+  size_t calls = 0;
+  Model model;
+  InitModel(&model);
+  LOCKSTEP_INIT(options);
+  options.bucket_caps_bytes = caps;
+  options.bucket_cap_count = 2;
+  options.no_replan = 1;
+  options.hook = LOCKSTEP_HOOK_CALLBACK;
+  options.hook_issue = AverageBucket;
+  options.hook_context = &calls;
+  options.optimizer_step = SeeAverage;
+  options.optimizer_context = communicator;
+  called = CreateReducer(communicator, &model, PARAMETERS, &options);
+  for (int step = 1; step <= 2; ++step) {
+    OK(lockstep_reducer_begin_backward(called, NULL));
+    for (size_t i = PARAMETERS; i-- > 0;) Mark(called, &model, i, mine * (float)(i + 1));
+    OK(lockstep_reducer_end_backward(called, NULL));
+    for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
   }
+  CHECK(calls == 4);
+  lockstep_reducer_destroy(called);
 }
 
-/* Averages a pair in two phases and more: in odd steps by pieces that are summed here, in step 2 by a reduce-scatter, in step 4 as a list.
- * Arrays of counts and of tensors are gone when the collectives run. */
+/* Makes of {1, 2} and {3, 6} in turn {2 | 4}, {3 | 6}, {3, 6} on both ranks, {6, 12}, {6, 6 | 12, 12} and {12, 12}. */
 typedef struct Phases {
-  float received[2], part, result[64];
+  float part, pair[2], result[64];
   lockstep_communicator* communicator;
   const lockstep_stream* stream;
 } Phases;
 
-static lockstep_error* SumPart(void* context, lockstep_hook_bucket* bucket) {
+static lockstep_error* AddRank(void* context, lockstep_hook_bucket* bucket) {
   Phases* phases = (Phases*)context;
   const int64_t one = 1;
-  lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
+  const lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
   MISUSED(lockstep_all_reduce(phases->communicator, &part, &part, LOCKSTEP_SUM, NULL, phases->stream, NULL),
           "hook_issue");
-  MISUSED(lockstep_hook_bucket_run(bucket, SumPart, context), "hook_issue");
-  phases->part = (phases->received[0] + phases->received[1]) / 2;
+  MISUSED(lockstep_hook_bucket_run(bucket, AddRank, context), "hook_issue");
+  phases->part += (float)(lockstep_communicator_rank(phases->communicator) + 1);
   return NULL;
 }
 
@@ -113,33 +108,27 @@ static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket, 
                                    const lockstep_stream* stream) {
   Phases* phases = (Phases*)context;
   const int64_t one = 1, two = 2;
-  lockstep_tensor received = Vector(phases->received, &two, LOCKSTEP_F32);
-  lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
-  lockstep_tensor pair = Vector(phases->result, &two, LOCKSTEP_F32);
-  lockstep_tensor gradient, result;
+  const lockstep_tensor part = Vector(&phases->part, &one, LOCKSTEP_F32);
+  const lockstep_tensor pair = Vector(phases->pair, &two, LOCKSTEP_F32);
+  const lockstep_tensor exchanged = Vector(phases->result, &two, LOCKSTEP_F32);
+  int64_t counts[2] = {1, 1};
+  lockstep_tensor halves[2], gradient, result;
   phases->communicator = communicator;
   phases->stream = stream;
   OK(lockstep_hook_bucket_gradient(bucket, 0, NULL, &gradient));
-  if (lockstep_hook_bucket_step(bucket) == 4) {
-    lockstep_tensor halves[2];
-    for (int i = 0; i < 2; ++i) halves[i] = Vector((float*)gradient.data + 1 - i, &one, LOCKSTEP_F32);
-    return lockstep_all_reduce_coalesced(communicator, halves, halves, 2, LOCKSTEP_AVG, NULL, stream, NULL);
-  }
-  if (lockstep_hook_bucket_step(bucket) % 2 == 0) {
-    int64_t* const counts = (int64_t*)malloc(2 * sizeof(int64_t));
-    counts[0] = counts[1] = 1;
-    OK(lockstep_reduce_scatter_v(communicator, &gradient, &part, counts, LOCKSTEP_AVG, NULL, stream, NULL));
-    OK(lockstep_all_gather_v(communicator, &part, &gradient, counts, NULL, stream, NULL));
-    memset(counts, 0x7f, 2 * sizeof(int64_t));
-    free(counts);
-    return NULL;
-  }
+  OK(lockstep_reduce_scatter_v(communicator, &gradient, &part, counts, LOCKSTEP_AVG, NULL, stream, NULL));
+  OK(lockstep_hook_bucket_run(bucket, AddRank, phases));
+  OK(lockstep_all_gather_v(communicator, &part, &pair, counts, NULL, stream, NULL));
+  for (int i = 0; i < 2; ++i) halves[i] = Vector(phases->pair + 1 - i, &one, LOCKSTEP_F32);
+  OK(lockstep_all_reduce_coalesced(communicator, halves, halves, 2, LOCKSTEP_SUM, NULL, stream, NULL));
+  OK(lockstep_all_to_all(communicator, &pair, &exchanged, NULL, stream, NULL));
+  OK(lockstep_all_gather(communicator, &part, &pair, NULL, stream, NULL));
+  /* Arrays are the caller's again when the collectives run. */
+  memset(counts, 0x7f, sizeof(counts));
+  memset(halves, 0x7f, sizeof(halves));
   OK(lockstep_hook_bucket_tensor(bucket, &result));
   CHECK(result.shape[0] == 64);
   result.data = phases->result;
-  OK(lockstep_all_to_all(communicator, &gradient, &received, NULL, stream, NULL));
-  OK(lockstep_hook_bucket_run(bucket, SumPart, phases));
-  OK(lockstep_all_gather(communicator, &part, &pair, NULL, stream, NULL));
   OK(lockstep_broadcast(communicator, &result, 1, NULL, stream, NULL));
   INVALID(lockstep_hook_bucket_run(bucket, NULL, NULL), "function");
   return lockstep_hook_bucket_set_result(bucket, &result);
@@ -148,29 +137,22 @@ static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket, 
 static void HookOfSeveralPhases(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int64_t two = 2;
-  float values[2];
-  lockstep_tensor gradient = Vector(values, &two, LOCKSTEP_F32);
+  float values[2] = {rank == 0 ? 1.0F : 3.0F, rank == 0 ? 2.0F : 6.0F};
+  const lockstep_tensor gradient = Vector(values, &two, LOCKSTEP_F32);
   const lockstep_parameter parameter = Parameter("pair", &two, 1, LOCKSTEP_F32);
   lockstep_reducer_options options;
   lockstep_reducer* reducer = NULL;
   Phases phases;
+  memset(&phases, 0, sizeof(phases));
   LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
-  options.hook_name = "phases";
   options.hook_issue = IssuePhases;
   options.hook_context = &phases;
   OK(lockstep_reducer_create(communicator, &parameter, 1, &options, &reducer));
-  for (int step = 1; step <= 4; ++step) {
-    memset(&phases, 0, sizeof(phases));
-    values[0] = rank == 0 ? 1.0F : 3.0F;
-    values[1] = rank == 0 ? 2.0F : 6.0F;
-    OK(lockstep_reducer_begin_backward(reducer, NULL));
-    OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
-    OK(lockstep_reducer_end_backward(reducer, NULL));
-    CHECK(values[0] == 2 && values[1] == 4);
-    CHECK(step == 4 || phases.part == (rank == 0 ? 2.0F : 4.0F));
-    CHECK(phases.result[1] == (step % 2 == 0 ? 0.0F : 4.0F));
-  }
+  OK(lockstep_reducer_begin_backward(reducer, NULL));
+  OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(values[0] == 12 && values[1] == 12 && phases.pair[0] == 3 && phases.pair[1] == 6);
   lockstep_reducer_destroy(reducer);
 }
 
@@ -190,6 +172,7 @@ static lockstep_error* IssueClumsily(void* context, lockstep_hook_bucket* bucket
   const int64_t step = lockstep_hook_bucket_step(bucket);
   lockstep_tensor whole, result = Vector(wrong, &seven, LOCKSTEP_F32);
   OK(lockstep_hook_bucket_tensor(bucket, &whole));
+  CHECK(whole.dtype == LOCKSTEP_F16 && whole.shape[0] == 128);
   if (step == 1 && rank == 1) return Refuse(context, bucket);
   if (step == 2 && rank == 1) OK(lockstep_hook_bucket_run(bucket, Refuse, context));
   if (step == 3) OK(lockstep_hook_bucket_set_result(bucket, &result));
@@ -207,6 +190,7 @@ static void HookThatFails(lockstep_communicator* communicator) {
   InitModel(&model);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_name = "clumsy";
+  options.compression = LOCKSTEP_COMPRESSION_F16;
   options.hook_issue = IssueClumsily;
   lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   for (int step = 1; step <= 2; ++step) {
@@ -250,6 +234,7 @@ static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_communic
   task->completion = completion;
   task->started = 1;
   MISUSED(lockstep_hook_bucket_run(bucket, Refuse, NULL), "hook_issue");
+  CallReducer(communicator);
   if (task->manner == AT_ONCE) {
     AverageAndComplete(task);
   } else if (task->manner == BY_ANOTHER_THREAD) {
@@ -265,27 +250,27 @@ static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_communic
 
 static void HostCompletedHook(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
-  const Manner manners[5] = {AT_ONCE, BY_ANOTHER_THREAD, WITH_AN_ERROR, TOO_LATE, AT_ONCE};
+  const Manner manners[4] = {BY_ANOTHER_THREAD, WITH_AN_ERROR, TOO_LATE, AT_ONCE};
   lockstep_reducer_options options = OneEach();
-  lockstep_reducer *patient, *hasty;
+  lockstep_reducer* hasty;
   Task tasks[PARAMETERS];
   Model model;
   InitModel(&model);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
   options.hook_context = tasks;
-  patient = CreateReducer(communicator, &model, PARAMETERS, &options);
+  called = CreateReducer(communicator, &model, PARAMETERS, &options);
   options.hook_timeout_ms = 10;
   hasty = CreateReducer(communicator, &model, PARAMETERS, &options);
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 4; ++i) {
     memset(tasks, 0, sizeof(tasks));
     for (int k = 0; k < PARAMETERS; ++k) tasks[k].manner = manners[i];
     if (manners[i] == WITH_AN_ERROR) {
-      MISUSED(RunStep(patient, &model, mine), "rank 1: hook callback, bucket 0: no room");
+      MISUSED(RunStep(called, &model, mine), "rank 1: hook callback, bucket 0: no room");
     } else if (manners[i] == TOO_LATE) {
       MISUSED(RunStep(hasty, &model, mine), "did not complete in time");
     } else {
-      OK(RunStep(patient, &model, mine));
+      OK(RunStep(called, &model, mine));
       CheckAll(&model, 1.5F);
     }
     for (int k = 0; k < PARAMETERS; ++k) {
@@ -293,47 +278,8 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
       if (manners[i] == TOO_LATE && tasks[k].started) lockstep_hook_complete(tasks[k].completion, NULL);
     }
   }
-  lockstep_reducer_destroy(patient);
-  lockstep_reducer_destroy(hasty);
-}
-
-/* Averages gradient by gradient; those of all parameters lie in one bucket, each at a multiple of 256 bytes. */
-static void AverageEach(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
-                        lockstep_hook_completion* completion) {
-  const float mine = *(const float*)context;
-  lockstep_tensor whole;
-  size_t i, seen = 0;
-  CHECK(lockstep_hook_bucket_count(bucket) == 1 && lockstep_hook_bucket_gradient_count(bucket) == PARAMETERS);
-  OK(lockstep_hook_bucket_tensor(bucket, &whole));
-  for (i = 0; i < PARAMETERS; ++i) {
-    lockstep_tensor gradient;
-    size_t parameter = 99;
-    OK(lockstep_hook_bucket_gradient(bucket, i, &parameter, &gradient));
-    CHECK(((char*)gradient.data - (char*)whole.data) % 256 == 0);
-    CHECK(*(const float*)gradient.data == mine * (float)(parameter + 1));
-    OK(lockstep_all_reduce(communicator, &gradient, &gradient, LOCKSTEP_AVG, NULL, NULL, NULL));
-    seen |= (size_t)1 << parameter;
-  }
-  CHECK(seen == 7);
-  CallReducer(communicator);
-  lockstep_hook_complete(completion, NULL);
-}
-
-static void GradientsOfABucket(lockstep_communicator* communicator) {
-  float mine = (float)(lockstep_communicator_rank(communicator) + 1);
-  lockstep_reducer_options options;
-  Model model;
-  InitModel(&model);
-  LOCKSTEP_INIT(options);
-  options.hook = LOCKSTEP_HOOK_CALLBACK;
-  options.hook_start = AverageEach;
-  options.hook_context = &mine;
-  called = CreateReducer(communicator, &model, PARAMETERS, &options);
-  OK(lockstep_reducer_begin_backward(called, NULL));
-  for (size_t i = 0; i < PARAMETERS; ++i) Mark(called, &model, i, mine * (float)(i + 1));
-  OK(lockstep_reducer_end_backward(called, NULL));
-  for (size_t i = 0; i < PARAMETERS; ++i) CHECK(model.values[i] == 1.5F * (float)(i + 1));
   lockstep_reducer_destroy(called);
+  lockstep_reducer_destroy(hasty);
 }
 
 static void HooksThatCannotBe(lockstep_communicator* communicator) {
@@ -344,7 +290,6 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   InitModel(&model);
 #define REFUSED(text) INVALID(lockstep_reducer_create(communicator, model.table, 3, &options, &reducer), text)
   options.hook_issue = IssueClumsily;
-  REFUSED("without LOCKSTEP_HOOK_CALLBACK");
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
   REFUSED("one of hook_issue and hook_start");
@@ -354,11 +299,6 @@ static void HooksThatCannotBe(lockstep_communicator* communicator) {
   options.hook_start = NULL;
   options.hook_timeout_ms = 0;
   REFUSED("one of hook_issue and hook_start");
-  options.hook_start = Start;
-  options.averaging = LOCKSTEP_AVERAGING_NONE;
-  REFUSED("the hook averages");
-  options.averaging = LOCKSTEP_AVERAGING_BEFORE;
-  options.hook_start = NULL;
   options.hook = 99;
   REFUSED("no lockstep_hook");
   options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
@@ -379,7 +319,6 @@ static void UseHooks(lockstep_communicator* communicator) {
   HookOfSeveralPhases(communicator);
   HookThatFails(communicator);
   HostCompletedHook(communicator);
-  GradientsOfABucket(communicator);
   HooksThatCannotBe(communicator);
 }
 
