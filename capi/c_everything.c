@@ -60,28 +60,77 @@ static void UseBlocks(lockstep_communicator* communicator) {
   INVALID(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), "output_counts");
 }
 
+/* The call on a list of two tensors that the prepared collective would be. */
+static lockstep_error* CallList(lockstep_communicator* communicator, const lockstep_collective* given,
+                                const lockstep_collective_options* options, lockstep_work** work) {
+  const lockstep_tensor *inputs = given->input, *outputs = given->output;
+  switch (given->kind) {
+    case LOCKSTEP_COLLECTIVE_ALL_REDUCE:
+      return lockstep_all_reduce_coalesced(communicator, inputs, outputs, 2, given->op, options, NULL, work);
+    case LOCKSTEP_COLLECTIVE_BROADCAST:
+      return lockstep_broadcast_coalesced(communicator, inputs, 2, given->root, options, NULL, work);
+    case LOCKSTEP_COLLECTIVE_ALL_GATHER:
+      return lockstep_all_gather_coalesced(communicator, inputs, outputs, 2, options, NULL, work);
+    default:
+      return lockstep_reduce_scatter_coalesced(communicator, inputs, outputs, 2, given->op, options, NULL, work);
+  }
+}
+
+/* Executes the collective in a group or, if `prepares`, prepared. The caller's arrays are copied, and are overwritten here. */
+static void UseList(lockstep_communicator* communicator, lockstep_collective_kind kind, lockstep_reduce_op op,
+                    int prepares, const lockstep_tensor* input, const lockstep_tensor* output) {
+  lockstep_tensor inputs[2], outputs[2];
+  lockstep_collective collective;
+  lockstep_collective_options options;
+  lockstep_prepared* prepared = NULL;
+  lockstep_work* work = NULL;
+  memcpy(inputs, input, sizeof(inputs));
+  memcpy(outputs, output, sizeof(outputs));
+  LOCKSTEP_INIT(collective);
+  collective.kind = kind;
+  collective.op = op;
+  collective.root = lockstep_communicator_size(communicator) - 1;
+  collective.input = inputs;
+  collective.output = outputs;
+  collective.tensor_count = 2;
+  LOCKSTEP_INIT(options);
+  options.timeout_ms = -1;
+  INVALID(CallList(communicator, &collective, &options, NULL), "timeout_ms is negative");
+  if (prepares) {
+    OK(lockstep_prepared_create(communicator, &collective, NULL, &prepared));
+    OK(lockstep_prepared_run(prepared));
+    lockstep_prepared_destroy(prepared);
+    return;
+  }
+  OK(lockstep_group_start(communicator));
+  OK(CallList(communicator, &collective, NULL, &work));
+  memset(inputs, 0x7f, sizeof(inputs));
+  memset(outputs, 0x7f, sizeof(outputs));
+  MISUSED(lockstep_work_wait(work, 60000), "end the group first");
+  OK(lockstep_group_end(communicator, NULL));
+  OK(lockstep_work_wait(work, 60000));
+  lockstep_work_destroy(work);
+}
+
 /* Lists of two tensors, the second of which lies before the first. */
-static void UseLists(lockstep_communicator* communicator) {
+static void UseLists(lockstep_communicator* communicator, int prepares) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int32_t size = lockstep_communicator_size(communicator);
   const int64_t one = 1, all = size;
   int32_t values[2] = {10 * rank, rank}, blocks[32];
   lockstep_tensor parts[2], wholes[2];
-  lockstep_work* work = NULL;
   for (int i = 0; i < 2; ++i) {
     parts[i] = Vector(values + 1 - i, &one, LOCKSTEP_I32);
     wholes[i] = Vector(blocks + 16 * (1 - i), &all, LOCKSTEP_I32);
   }
-  OK(lockstep_all_gather_coalesced(communicator, parts, wholes, 2, NULL, NULL, NULL));
+  UseList(communicator, LOCKSTEP_COLLECTIVE_ALL_GATHER, LOCKSTEP_SUM, prepares, parts, wholes);
   for (int r = 0; r < size; ++r) CHECK(blocks[16 + r] == r && blocks[r] == 10 * r);
-  OK(lockstep_reduce_scatter_coalesced(communicator, wholes, parts, 2, LOCKSTEP_SUM, NULL, NULL, NULL));
+  UseList(communicator, LOCKSTEP_COLLECTIVE_REDUCE_SCATTER, LOCKSTEP_SUM, prepares, wholes, parts);
   CHECK(values[1] == size * rank && values[0] == 10 * size * rank);
-  OK(lockstep_all_reduce_coalesced(communicator, parts, parts, 2, LOCKSTEP_MAX, NULL, NULL, &work));
-  OK(lockstep_work_wait(work, 60000));
-  lockstep_work_destroy(work);
+  UseList(communicator, LOCKSTEP_COLLECTIVE_ALL_REDUCE, LOCKSTEP_MAX, prepares, parts, parts);
   CHECK(values[1] == size * (size - 1) && values[0] == 10 * size * (size - 1));
   values[0] = values[1] = rank;
-  OK(lockstep_broadcast_coalesced(communicator, parts, 2, size - 1, NULL, NULL, NULL));
+  UseList(communicator, LOCKSTEP_COLLECTIVE_BROADCAST, LOCKSTEP_SUM, prepares, parts, parts);
   CHECK(values[0] == size - 1 && values[1] == size - 1);
 }
 
@@ -310,7 +359,8 @@ void UseEverything(lockstep_communicator* communicator, int32_t shared) {
 
   UseBuffer(communicator, shared);
   UseBlocks(communicator);
-  UseLists(communicator);
+  UseLists(communicator, 0);
+  UseLists(communicator, 1);
   UseCalls(communicator);
   UseParts(communicator);
 
