@@ -239,7 +239,7 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   float value = (float)(2 * lockstep_communicator_rank(communicator));
   lockstep_reducer_options options;
   Task task;
-  task.is_late = 0;
+  memset(&task, 0, sizeof(task));
   LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_start = Start;
@@ -249,6 +249,7 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   CHECK(value == 1 && pthread_join(task.thread, NULL) == 0);
   MISUSED(Step(called, 1, &value), "rank 1: hook callback, bucket 0: no room");
   lockstep_reducer_destroy(called);
+  memset(&task, 0, sizeof(task));
   task.is_late = 1;
   options.hook_timeout_ms = 10;
   called = CreateReducer(communicator, NULL, 1, &options);
