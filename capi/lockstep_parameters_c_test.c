@@ -8,55 +8,39 @@
 
 static const int64_t kOne = 1;
 
-static void CheckUnusedAnywhere(lockstep_reducer* reducer, size_t index) {
-  lockstep_tensor tensor;
-  int32_t used = -1;
-  OK(lockstep_reducer_averaged_gradient(reducer, index, &tensor, &used));
-  CHECK(used == 0 && tensor.data == NULL && tensor.shape == NULL && tensor.dimensions == 0);
-}
-
-/* Parameter 0 is used by both ranks, 1 by rank 0 alone, 2 by none. */
+/* Parameter 0 is used by both ranks, 1 by rank 0 alone, 2 by none. Rank 0 says so on the way, rank 1 at the beginning. */
 static void Unused(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const size_t unused[2] = {2, 1};
   const size_t nowhere = 7;
   lockstep_reducer_options options = OneEach();
   lockstep_backward_options backward;
+  lockstep_tensor tensor;
   Model model;
   int64_t here = -1, anywhere = -1;
+  int32_t used = -1;
   InitModel(&model);
   options.find_unused_parameters = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   MISUSED(lockstep_reducer_mark_unused(reducer, 2, NULL), "outside a backward");
-  /* Found out at the end; named at the beginning; told on the way, by one as if it had been named. */
-  for (int way = 0; way <= 2; ++way) {
-    LOCKSTEP_INIT(backward);
-    if (way > 0) {
-      backward.unused_given = 1;
-      backward.unused = unused;
-      backward.unused_count = rank == 0 ? 1 : 2;
-      if (way == 2) backward.unused_count -= 1;
-    }
-    OK(lockstep_reducer_begin_backward(reducer, &backward));
-    model.values[1] = -1;
-    if (way == 2) {
-      OK(lockstep_reducer_mark_unused(reducer, 2, NULL));
-      OK(lockstep_reducer_mark_unused(reducer, rank == 0 ? 2 : 1, NULL));
-      INVALID(lockstep_reducer_mark_unused(reducer, nowhere, NULL), "parameter 7");
-    }
-    if (rank == 0) Mark(reducer, &model, 1, 10);
-    Mark(reducer, &model, 0, rank == 0 ? 4.0F : 8.0F);
-    if (way > 0) MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "was marked ready");
-    OK(lockstep_reducer_end_backward(reducer, NULL));
-    CHECK(model.values[0] == 6 && model.values[1] == (rank == 0 ? 5.0F : -1.0F) && model.values[2] == -1);
-    CHECK(AverageOf(reducer, 0) == 6 && AverageOf(reducer, 1) == 5);
-    CheckUnusedAnywhere(reducer, 2);
-  }
+  LOCKSTEP_INIT(backward);
+  backward.unused_given = 1;
+  backward.unused = unused;
+  backward.unused_count = rank == 0 ? 0 : 2;
+  OK(lockstep_reducer_begin_backward(reducer, &backward));
+  if (rank == 0) OK(lockstep_reducer_mark_unused(reducer, 2, NULL));
+  INVALID(lockstep_reducer_mark_unused(reducer, nowhere, NULL), "parameter 7");
+  if (rank == 0) Mark(reducer, &model, 1, 10);
+  Mark(reducer, &model, 0, rank == 0 ? 4.0F : 8.0F);
+  MISUSED(lockstep_reducer_mark_unused(reducer, 0, NULL), "was marked ready");
+  OK(lockstep_reducer_end_backward(reducer, NULL));
+  CHECK(model.values[0] == 6 && model.values[1] == (rank == 0 ? 5.0F : -1.0F) && model.values[2] == -1);
+  CHECK(AverageOf(reducer, 1) == 5);
+  OK(lockstep_reducer_averaged_gradient(reducer, 2, &tensor, &used));
+  CHECK(used == 0 && tensor.data == NULL && tensor.shape == NULL && tensor.dimensions == 0);
 
-  for (size_t i = 0; i < PARAMETERS; ++i) {
-    OK(lockstep_reducer_parameter_uses(reducer, i, &here, &anywhere));
-    CHECK(anywhere == (i == 2 ? 0 : 3) && here == (i == 1 && rank == 1 ? 0 : anywhere));
-  }
+  OK(lockstep_reducer_parameter_uses(reducer, 1, &here, &anywhere));
+  CHECK(here == 1 - rank && anywhere == 1);
   OK(lockstep_reducer_parameter_uses(reducer, 0, NULL, NULL));
   INVALID(lockstep_reducer_parameter_uses(reducer, PARAMETERS, &here, NULL), "out of range");
 
@@ -94,39 +78,6 @@ static void Unused(lockstep_communicator* communicator) {
   lockstep_reducer_destroy(reducer);
 }
 
-static void Delayed(lockstep_communicator* communicator) {
-  const size_t delayed = 0;
-  lockstep_reducer_options options = OneEach();
-  lockstep_reducer* reducer = NULL;
-  Model model;
-  InitModel(&model);
-  options.delayed_count = 1;
-  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "delayed");
-  options.delayed = &delayed;
-  options.delayed_trigger = 0;
-  INVALID(lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer), "itself delayed");
-}
-
-static void States(lockstep_communicator* communicator) {
-  lockstep_gradient_state state = -1;
-  Model model;
-  InitModel(&model);
-  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, NULL);
-  MISUSED(lockstep_reducer_gradient_state(reducer, 0, &state), "gradient_state: there is none before");
-  OK(RunStep(reducer, &model, 1));
-  OK(lockstep_reducer_gradient_state(reducer, 0, &state));
-  CHECK(state == LOCKSTEP_GRADIENT_AVERAGED);
-  INVALID(lockstep_reducer_gradient_state(reducer, PARAMETERS, &state), "out of range");
-  INVALID(lockstep_reducer_gradient_state(reducer, 0, NULL), "out_state");
-  lockstep_reducer_destroy(reducer);
-}
-
-static void UseSomeParameters(lockstep_communicator* communicator) {
-  Unused(communicator);
-  Delayed(communicator);
-  States(communicator);
-}
-
 /* ---- Sparse gradients. */
 
 /* A dense weight and an embedding of 5 rows of 2. */
@@ -145,14 +96,6 @@ static lockstep_tensor Values(float* values, int64_t* shape) {
   lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
   tensor.dimensions = 2;
   return tensor;
-}
-
-static void TestNulls(void) {
-  const int64_t* rows = NULL;
-  const void* values = NULL;
-  size_t count = 0;
-  INVALID(lockstep_reducer_mark_ready_sparse(NULL, 0, NULL, 0, NULL, NULL), "reducer");
-  INVALID(lockstep_reducer_averaged_rows(NULL, 0, &rows, &values, &count, NULL), "reducer");
 }
 
 /* Every rank leaves two rows, of which one comes twice, instead of what it has; and nothing for the dense bucket. */
@@ -200,16 +143,15 @@ static void UseRows(lockstep_communicator* communicator) {
   lockstep_reducer_options options;
   float weight = (float)(2 * rank);
   const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
-  /* Rank r has (1, 2) and (5, 6) for row r, and (2 r + 2, 0) for row 4. */
-  const float averages[6] = {3, 4, 3, 4, 3, 0};
-  int64_t given[3] = {rank, 4, rank}, shape[2] = {3, 2};
-  float numbers[6] = {1, 2, 0, 0, 5, 6};
+  /* Rank r has (1, 2) for row r, and (5, 2 r) for row 4. */
+  const float averages[6] = {0.5F, 1, 0.5F, 1, 5, 1};
+  int64_t given[2] = {4, rank}, shape[2] = {2, 2};
+  float numbers[4] = {5, (float)(2 * rank), 1, 2};
   const int64_t* rows = NULL;
   const void* values = NULL;
   size_t count = 0;
   int32_t used = -1;
   lockstep_tensor sparse = Values(numbers, shape), none;
-  numbers[2] = (float)(2 * rank + 2);
   LOCKSTEP_INIT(options);
   options.find_unused_parameters = 1;
   lockstep_reducer* reducer = MakeSparse(communicator, &options);
@@ -217,20 +159,18 @@ static void UseRows(lockstep_communicator* communicator) {
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   INVALID(lockstep_reducer_mark_ready(reducer, 1, &dense, NULL), "is sparse");
-  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 0, given, 3, &sparse, NULL), "is not sparse");
-  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, NULL, 3, &sparse, NULL), "rows");
-  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 2, &sparse, NULL), "2 rows");
-  given[1] = 5;
-  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 3, &sparse, NULL), "rows[1] is 5");
-  given[1] = 4;
-  OK(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 3, &sparse, NULL));
+  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 0, given, 2, &sparse, NULL), "is not sparse");
+  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, NULL, 2, &sparse, NULL), "rows");
+  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 1, &sparse, NULL), "1 rows");
+  given[0] = 5;
+  INVALID(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 2, &sparse, NULL), "rows[0] is 5");
+  given[0] = 4;
+  OK(lockstep_reducer_mark_ready_sparse(reducer, 1, given, 2, &sparse, NULL));
   OK(lockstep_reducer_mark_ready(reducer, 0, &dense, NULL));
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(weight == 1);
   OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 1 && count == 3 && rows[0] == 0 && rows[1] == 1 && rows[2] == 4);
-  for (size_t i = 0; i < 6; ++i) CHECK(((const float*)values)[i] == averages[i]);
-  CHECK(numbers[0] == 1 && numbers[4] == 5);
+  CHECK(memcmp(values, averages, sizeof(averages)) == 0);
   INVALID(lockstep_reducer_averaged_rows(reducer, 0, &rows, &values, &count, &used), "is not sparse");
   INVALID(lockstep_reducer_averaged_gradient(reducer, 1, &none, NULL), "is sparse");
   INVALID(lockstep_reducer_averaged_rows(reducer, 1, NULL, &values, &count, &used), "out_rows");
@@ -239,16 +179,17 @@ static void UseRows(lockstep_communicator* communicator) {
   OK(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used));
   CHECK(used == 0 && rows == NULL && values == NULL && count == 0);
   lockstep_reducer_destroy(reducer);
+  INVALID(lockstep_reducer_mark_ready_sparse(NULL, 0, NULL, 0, NULL, NULL), "reducer");
+  INVALID(lockstep_reducer_averaged_rows(NULL, 0, &rows, &values, &count, NULL), "reducer");
 }
 
-static void UseSparse(lockstep_communicator* communicator) {
+static void UseParameters(lockstep_communicator* communicator) {
+  Unused(communicator);
   UseRows(communicator);
   UseHook(communicator);
 }
 
 int main(void) {
-  RunWorld(2, UseSomeParameters);
-  TestNulls();
-  RunWorld(2, UseSparse);
+  RunWorld(2, UseParameters);
   return 0;
 }

@@ -15,6 +15,7 @@ static void Steps(lockstep_communicator* communicator) {
   lockstep_reducer_statistics statistics;
   lockstep_reducer* reducer = NULL;
   lockstep_tensor tensor;
+  lockstep_gradient_state state = -1;
   int32_t ended = 0;
   Model model;
   InitModel(&model);
@@ -29,6 +30,7 @@ static void Steps(lockstep_communicator* communicator) {
   CHECK(lockstep_reducer_bucket_count(reducer) == 2 && lockstep_reducer_plan_version(reducer) == 1);
   MISUSED(lockstep_reducer_averaged_gradient(reducer, 0, &tensor, NULL), "average");
   MISUSED(lockstep_reducer_gradient_view(reducer, 0, &tensor), "gradient_as_bucket_view");
+  MISUSED(lockstep_reducer_gradient_state(reducer, 0, &state), "gradient_state: there is none before");
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "no backward");
   MISUSED(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended), "no backward");
   model.values[0] = mine;
@@ -60,6 +62,10 @@ static void Steps(lockstep_communicator* communicator) {
   INVALID(lockstep_reducer_try_end_backward(reducer, NULL, -1, &ended), "timeout_ms is negative");
   OK(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended));
   CHECK(ended == 1 && model.values[0] == 1.5F && model.values[1] == 15 && AverageOf(reducer, 0) == 1.5F);
+  OK(lockstep_reducer_gradient_state(reducer, 0, &state));
+  CHECK(state == LOCKSTEP_GRADIENT_AVERAGED);
+  INVALID(lockstep_reducer_gradient_state(reducer, PARAMETERS, &state), "out of range");
+  INVALID(lockstep_reducer_gradient_state(reducer, 0, NULL), "out_state");
   LOCKSTEP_INIT(statistics);
   OK(lockstep_reducer_get_statistics(reducer, &statistics));
   CHECK(statistics.steps > 0 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
@@ -181,6 +187,8 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
   MISUSED(lockstep_group_end(communicator, NULL), "inside a group");
   REFUSED(predivide_factor, 2, "predivide_factor without LOCKSTEP_AVERAGING_PREDIVIDE");
   REFUSED(delayed, &delayed, "delayed without delayed_count");
+  REFUSED(delayed_count, 1, "delayed");
+  REFUSED(delayed = &delayed; options.delayed_count, 1, "itself delayed");
   REFUSED(delayed_trigger, 1, "delayed_trigger without delayed");
   REFUSED(bucket_caps_bytes, &cap, "bucket_caps_bytes without bucket_cap_count");
   REFUSED(replicas, model.table, "replicas without replica_count");
