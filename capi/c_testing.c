@@ -22,6 +22,8 @@ void CheckError(lockstep_error* error, lockstep_code code, const char* part, con
   lockstep_error_free(error);
 }
 
+lockstep_code CodeOfRefusal(int is_mine) { return is_mine ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_FAILED_PRECONDITION; }
+
 lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype) {
   lockstep_tensor tensor;
   memset(&tensor, 0, sizeof(tensor));

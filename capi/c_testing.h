@@ -27,6 +27,9 @@ void CheckOk(lockstep_error* error, const char* file, int line);
 /* The error has this code, and `part` in its message. */
 void CheckError(lockstep_error* error, lockstep_code code, const char* part, const char* file, int line);
 
+/* Of what all ranks are told of one rank's wrong argument. */
+lockstep_code CodeOfRefusal(int is_mine);
+
 /* Borrows the count. */
 lockstep_tensor Vector(void* data, const int64_t* count, int32_t dtype);
 

@@ -1,5 +1,5 @@
 /* From C99 on three processes: ranks that run out of inputs, or leave the others to another communicator; traces; buffers before and
- * after the forward pass. */
+ * after the forward pass; replicas that are compared. */
 
 #include <stdio.h>
 #include <string.h>
@@ -217,11 +217,9 @@ static void UseInPlace(lockstep_communicator* communicator, int32_t rank, int32_
   InitBuffers(&buffers, rank);
   if (rank == 0) {
     buffers.tensors[1].dtype = 99;
-    if (!after) {
-      INVALID(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL), "'buffers[1]': 99");
-    } else {
-      INVALID(lockstep_reducer_end_forward(reducer, &buffers.forward), "'buffers[1]': 99");
-    }
+    INVALID(after ? lockstep_reducer_end_forward(reducer, &buffers.forward)
+                  : lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL),
+            "'buffers[1]': 99");
     CHECK(Are(&buffers, 0));
   } else {
     OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
@@ -282,11 +280,7 @@ static void RefuseBuffers(lockstep_communicator* communicator, int32_t rank) {
   Buffers buffers;
   InitBuffers(&buffers, rank);
   if (rank == 1) buffers.tensors[0].dtype = 99;
-  if (rank == 1) {
-    INVALID(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
-  } else {
-    MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), "'buffers[0]': 99");
-  }
+  FAILS(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, NULL), CodeOfRefusal(rank == 1), "'buffers[0]': 99");
   InitBuffers(&buffers, rank);
   MISUSED(lockstep_reducer_set_buffers(reducer, buffers.tensors, rank == 2 ? 1 : 2, NULL), "rank 2");
   LOCKSTEP_INIT(options);
@@ -302,6 +296,82 @@ static void RefuseBuffers(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_destroy(reducer);
 }
 
+/* ---- Replicas that are compared in each step, and all at once. */
+
+static const int64_t kShape[] = {2, 2};
+
+typedef struct Seen {
+  int reports, released;
+} Seen;
+
+static lockstep_error* Report(void* context, lockstep_error* drift) {
+  ++((Seen*)context)->reports;
+  CHECK(lockstep_error_code(drift) == LOCKSTEP_DATA_LOSS);
+  CHECK(strstr(lockstep_error_message(drift),
+               "'w' (f32[2, 2]), at [1, 0]: rank 1 has 5 (0x40a00000), ranks 0, 2 have 1"));
+  CHECK(lockstep_error_parameter(drift) == 1 && lockstep_error_failed_rank(drift) == 1);
+  return drift;
+}
+
+static void Release(void* context) { ++((Seen*)context)->released; }
+
+/* A step begins with the report of an earlier one. */
+static void CompareInSteps(lockstep_communicator* communicator, int32_t rank) {
+  const lockstep_parameter table[] = {Parameter("v", kShape, 2, LOCKSTEP_F64), Parameter("w", kShape, 2, LOCKSTEP_F32)};
+  const double v[4] = {1, 2, 3, 4};
+  const float w[4] = {1, 1, rank == 1 ? 5.0F : 1.0F, 1};
+  const void* const data[] = {v, w};
+  float value = 3;
+  const lockstep_tensor gradient = Vector(&value, &kOne, LOCKSTEP_F32);
+  lockstep_backward_options backward;
+  lockstep_reducer_options options;
+  Seen seen = {0, 0};
+  int failures = 0;
+  LOCKSTEP_INIT(options);
+  options.replicas = table;
+  options.replica_count = 2;
+  options.on_drift = Report;
+  options.drift_context = &seen;
+  options.drift_release = Release;
+  lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
+  LOCKSTEP_INIT(backward);
+  backward.replicas = data;
+  for (int step = 0; step < 3; ++step) {
+    lockstep_error* error = lockstep_reducer_begin_backward(reducer, &backward);
+    if (error != NULL) {
+      ++failures;
+      FAILS(error, LOCKSTEP_DATA_LOSS, "begin_backward: replicas differ in 1 of 2 tensors");
+      OK(lockstep_reducer_begin_backward(reducer, &backward));
+    }
+    OK(lockstep_reducer_mark_ready(reducer, 0, &gradient, NULL));
+    OK(lockstep_reducer_end_backward(reducer, NULL));
+  }
+  CHECK(failures == 1 && seen.reports == 1 && seen.released == 0);
+  lockstep_reducer_destroy(reducer);
+  CHECK(seen.released == 1);
+}
+
+static void CompareAtOnce(lockstep_communicator* communicator, int32_t rank) {
+  lockstep_parameter table[] = {Parameter("v", kShape, 2, LOCKSTEP_I64), Parameter("w", kShape, 2, LOCKSTEP_F32)};
+  const int64_t v[4] = {1, 2, 3, 4};
+  float w[4] = {1, 1, 1, 1};
+  const void* data[] = {v, w};
+  lockstep_error* error;
+  OK(lockstep_check_replicas(communicator, table, data, 2));
+  OK(lockstep_check_replicas(communicator, NULL, NULL, 0));
+  if (rank == 1) w[2] = 5;
+  error = lockstep_check_replicas(communicator, table, data, 2);
+  CHECK(error != NULL && lockstep_error_parameter(error) == 1 && lockstep_error_failed_rank(error) == 1);
+  FAILS(error, LOCKSTEP_DATA_LOSS,
+        "rank 1 differs from the majority. The first is parameter 1 'w' (f32[2, 2]), at [1, 0]");
+  if (rank == 1) data[1] = NULL;
+  OK(lockstep_check_replicas(communicator, table, data, 2));
+  FAILS(lockstep_check_replicas(communicator, table, rank == 2 ? NULL : data, 2), CodeOfRefusal(rank == 2),
+        rank == 2 ? "'data' is NULL" : "rank 2 cannot take part");
+  table[0].dtype = rank == 0 ? LOCKSTEP_I64 : LOCKSTEP_U64;
+  MISUSED(lockstep_check_replicas(communicator, table, data, 2), "rank 1");
+}
+
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
   lockstep_communicator* communicator = Meet(rank, size, folder, "store");
   UseJoin(communicator, rank);
@@ -312,6 +382,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   UseInPlace(communicator, rank, 1);
   UseHook(communicator, rank);
   RefuseBuffers(communicator, rank);
+  CompareInSteps(communicator, rank);
+  CompareAtOnce(communicator, rank);
   OK(lockstep_communicator_status(communicator));
   lockstep_communicator_destroy(communicator);
   ChangeCommunicator(rank, size, folder);
