@@ -10,6 +10,14 @@
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
+static lockstep_stream StreamOn(int32_t kind, int32_t index) {
+  lockstep_stream stream;
+  memset(&stream, 0, sizeof(stream));
+  stream.device_kind = kind;
+  stream.device_index = index;
+  return stream;
+}
+
 /* ---- Every dtype, and every op; of their combinations those that there are not. */
 
 /* One and two, whose first bytes are the elements. */
@@ -69,6 +77,7 @@ static void UseWrongTensors(lockstep_communicator* communicator) {
   const lockstep_tensor block = Vector(values + 2 * rank, &two, LOCKSTEP_F32);
   const lockstep_tensor misplaced = Vector(values + 1, &two, LOCKSTEP_F32);
   const lockstep_tensor misaligned = Vector((char*)values + 1, &one, LOCKSTEP_F32);
+  lockstep_tensor odd = Vector(values, &one, 0);
   /* Without elements a tensor needs no memory. */
   OK(lockstep_all_reduce(communicator, &nothing, &nothing, LOCKSTEP_SUM, NULL, NULL, NULL));
   /* What is refused keeps its group from being launched. */
@@ -81,6 +90,9 @@ static void UseWrongTensors(lockstep_communicator* communicator) {
   INVALID(lockstep_group_end(communicator, NULL), "tensor");
   CHECK(values[0] == 3);
 
+  INVALID(lockstep_broadcast(communicator, &odd, 0, NULL, NULL, NULL), "dtype is not set");
+  odd.dtype = 16;
+  INVALID(lockstep_broadcast(communicator, &odd, 0, NULL, NULL, NULL), "16 is no");
   INVALID(lockstep_all_reduce(communicator, &misaligned, &misaligned, LOCKSTEP_SUM, NULL, NULL, NULL), "aligned");
   INVALID(lockstep_all_gather(communicator, &misplaced, &whole, NULL, NULL, NULL),
           "input overlaps output elsewhere than at block");
@@ -100,7 +112,7 @@ static void UseWrongLists(lockstep_communicator* communicator) {
   const int64_t all = 5 * lockstep_communicator_size(communicator), wide = 10;
   const int64_t rows[2] = {5, 1}, strides[2] = {2, 1};
   const lockstep_tensor first = Vector(values, &five, LOCKSTEP_F32);
-  lockstep_stream on_gpu;
+  const lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
   lockstep_work* work = NULL;
   lockstep_tensor list[2], others[2];
   list[0] = others[0] = first;
@@ -152,8 +164,6 @@ static void UseWrongLists(lockstep_communicator* communicator) {
   INVALID(lockstep_all_gather_coalesced(communicator, NULL, list, 1, NULL, NULL, NULL), "'inputs'");
   INVALID(lockstep_all_gather_coalesced(communicator, list, NULL, 1, NULL, NULL, NULL), "'outputs'");
   INVALID(lockstep_broadcast_coalesced(NULL, list, 1, 0, NULL, NULL, NULL), "'communicator'");
-  memset(&on_gpu, 0, sizeof(on_gpu));
-  on_gpu.device_kind = LOCKSTEP_CUDA;
   INVALID(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, &on_gpu, NULL), "cuda:0");
   INVALID(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, &on_gpu, &work), "no work");
   OK(lockstep_broadcast_coalesced(communicator, list, 1, 0, NULL, NULL, NULL));
@@ -223,9 +233,9 @@ static void DisagreeInPair(lockstep_communicator* communicator) {
 /* wait_ms: a call that need not wait longer has a work that is done, and another goes on by itself. */
 static void WaitInCall(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator), other = 1 - rank;
-  const int64_t count = 5, none = 0;
-  int32_t given[5] = {3, 3, 3, 3, 3};
-  const lockstep_tensor values = Vector(given, &count, LOCKSTEP_I32), nothing = Vector(given, &none, LOCKSTEP_I32);
+  const int64_t one = 1, none = 0;
+  int32_t value = 3;
+  const lockstep_tensor values = Vector(&value, &one, LOCKSTEP_I32), nothing = Vector(NULL, &none, LOCKSTEP_I32);
   lockstep_collective_options options;
   lockstep_work* work = NULL;
   LOCKSTEP_INIT(options);
@@ -234,12 +244,12 @@ static void WaitInCall(lockstep_communicator* communicator) {
           "wait_ms is negative");
   options.wait_ms = INT64_MAX;
   OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_SUM, &options, NULL, &work));
-  CHECK(lockstep_work_done(work) && given[4] == 6);
+  CHECK(lockstep_work_done(work) && value == 6);
   lockstep_work_destroy(work);
   OK(lockstep_group_start(communicator));
   OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_SUM, &options, NULL, NULL));
   OK(lockstep_group_end(communicator, NULL));
-  CHECK(given[4] == 12);
+  CHECK(value == 12);
   options.wait_ms = 1;
   if (rank == 1) OK(lockstep_receive(communicator, &nothing, other, 0, 0, NULL, NULL));
   OK(lockstep_all_reduce(communicator, &values, &values, LOCKSTEP_AVG, &options, NULL, &work));
@@ -247,7 +257,7 @@ static void WaitInCall(lockstep_communicator* communicator) {
   if (rank == 0) OK(lockstep_send(communicator, &nothing, other, 0, 0, NULL));
   while (!lockstep_work_done(work)) sched_yield();
   OK(lockstep_work_wait(work, 0));
-  CHECK(given[4] == 12);
+  CHECK(value == 12);
   lockstep_work_destroy(work);
 }
 
@@ -271,14 +281,6 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
 
 /* ---- Devices. */
 
-static lockstep_stream StreamOn(int32_t kind, int32_t index) {
-  lockstep_stream stream;
-  memset(&stream, 0, sizeof(stream));
-  stream.device_kind = kind;
-  stream.device_index = index;
-  return stream;
-}
-
 /* On a communicator for the host alone. */
 static void TestRefusals(void) {
   lockstep_communicator* communicator = NULL;
@@ -288,7 +290,7 @@ static void TestRefusals(void) {
   lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
   lockstep_stream on_host = StreamOn(LOCKSTEP_HOST, 0);
   const int64_t shape[1] = {4};
-  float values[4] = {1, 2, 3, 4};
+  float values[4] = {0};
   lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
   lockstep_parameter parameter = Parameter("w", shape, 1, LOCKSTEP_F32);
   OK(lockstep_communicator_create(NULL, &communicator));
@@ -301,7 +303,6 @@ static void TestRefusals(void) {
   INVALID(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL), "cuda:0");
   INVALID(lockstep_send(communicator, &tensor, 0, 0, 0, NULL), "cuda:0");
   tensor.device_kind = LOCKSTEP_HOST;
-  OK(lockstep_broadcast(communicator, &tensor, 0, NULL, NULL, NULL));
 
   parameter.device_kind = LOCKSTEP_CUDA;
   INVALID(lockstep_reducer_create(communicator, &parameter, 1, NULL, &reducer), "cuda:0");
@@ -318,7 +319,6 @@ static void TestRefusals(void) {
   OK(lockstep_reducer_mark_ready(reducer, 0, &tensor, NULL));
   INVALID(lockstep_reducer_end_backward(reducer, &on_gpu), "cuda:0");
   OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(values[3] == 4);
   /* Nothing was captured, so nothing was replayed. */
   OK(lockstep_reducer_check_replays(reducer));
   INVALID(lockstep_reducer_check_replays(NULL), "reducer");
