@@ -159,16 +159,6 @@ float AverageOf(lockstep_reducer* reducer, size_t index) {
   return *(const float*)tensor.data;
 }
 
-lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value) {
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  for (size_t i = PARAMETERS; i-- > 0;) Mark(reducer, model, i, value);
-  return lockstep_reducer_end_backward(reducer, NULL);
-}
-
-void CheckAll(const Model* model, float value) {
-  for (int i = 0; i < PARAMETERS; ++i) CHECK(model->values[i] == value);
-}
-
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value) {
   Model model;
   InitModel(&model);

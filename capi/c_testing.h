@@ -78,10 +78,6 @@ lockstep_reducer* CreateReducer(lockstep_communicator* communicator, const Model
 void BeginWithoutSync(lockstep_reducer* reducer);
 void Mark(lockstep_reducer* reducer, Model* model, size_t index, float value);
 
-/* Runs a step in which every gradient is `value`, the last parameter's first. Returns the step's result. */
-lockstep_error* RunStep(lockstep_reducer* reducer, Model* model, float value);
-void CheckAll(const Model* model, float value);
-
 /* Runs a step in which every gradient is *value, and sets *value to their average. Returns the step's result. */
 lockstep_error* Step(lockstep_reducer* reducer, size_t count, float* value);
 

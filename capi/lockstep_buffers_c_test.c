@@ -1,10 +1,6 @@
-/* "Buffers and normalisation" of lockstep.h from C99, on two processes; handles after fork(). */
-
-#define _POSIX_C_SOURCE 200809L
+/* "Buffers and normalisation" of lockstep.h from C99, on two processes. */
 
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "capi/c_testing.h"
 
@@ -129,34 +125,9 @@ static void UseBatchNorm(lockstep_communicator* communicator) {
   INVALID(lockstep_batch_norm_sum_gradients(communicator, 2, sum_dy, NULL, NULL), "sum_dy_xmu");
 }
 
-/* The child of a fork cannot use the set, and may forget it; what a broadcast gave out is memory that it has too. */
-static void UseInForkedChild(lockstep_communicator* communicator) {
-  const int64_t one = 1;
-  float value = (float)lockstep_communicator_rank(communicator);
-  const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
-  lockstep_buffer_set* set = NULL;
-  lockstep_fresh_buffers* fresh = NULL;
-  int status = 0;
-  OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
-  OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
-  pid_t child = fork();
-  if (child == 0) {
-    MISUSED(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), "fork");
-    MISUSED(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), "fork");
-    CHECK(*(const float*)lockstep_fresh_buffers_data(fresh, 0) == 0);
-    lockstep_fresh_buffers_destroy(fresh);
-    lockstep_buffer_set_destroy(set);
-    _exit(0);
-  }
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  lockstep_fresh_buffers_destroy(fresh);
-  lockstep_buffer_set_destroy(set);
-}
-
 static void UseAll(lockstep_communicator* communicator) {
   UseBufferSet(communicator);
   UseBatchNorm(communicator);
-  UseInForkedChild(communicator);
 }
 
 int main(void) {

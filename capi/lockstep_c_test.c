@@ -161,6 +161,11 @@ static void TestWorldOfOne(void) {
 static void RunRank(int32_t rank, int32_t size, const char* folder) {
   char url[4096];
   lockstep_communicator_options options;
+  const int64_t one = 1;
+  float value = (float)rank;
+  const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
+  lockstep_buffer_set* set = NULL;
+  lockstep_fresh_buffers* fresh = NULL;
   pid_t child;
   int status = 0;
 
@@ -171,11 +176,18 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   lockstep_communicator* communicator = MeetWith(rank, size, folder, "first", &options);
   UseEverything(communicator, 1);
 
-  /* The child of a fork cannot use the handle, may forget it, and may make its own. */
+  /* The child of a fork cannot use the handles, may forget them, and may make its own. Memory that they gave out is copied. */
+  OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
+  OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
   child = fork();
   if (child == 0) {
     lockstep_communicator* own;
     MISUSED(lockstep_barrier(communicator, NULL, NULL, NULL), "fork");
+    MISUSED(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), "fork");
+    MISUSED(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), "fork");
+    CHECK(*(const float*)lockstep_fresh_buffers_data(fresh, 0) == 0);
+    lockstep_fresh_buffers_destroy(fresh);
+    lockstep_buffer_set_destroy(set);
     lockstep_communicator_destroy(communicator);
     own = Alone();
     UseEverything(own, 0);
@@ -184,6 +196,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   }
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   OK(lockstep_barrier(communicator, NULL, NULL, NULL));
+  lockstep_fresh_buffers_destroy(fresh);
+  lockstep_buffer_set_destroy(set);
   lockstep_communicator_destroy(communicator);
 
   /* Again, checked, as if from another host, and aborted by rank 1. */

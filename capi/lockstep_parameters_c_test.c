@@ -80,24 +80,6 @@ static void Unused(lockstep_communicator* communicator) {
 
 /* ---- Sparse gradients. */
 
-/* A dense weight and an embedding of 5 rows of 2. */
-static lockstep_reducer* MakeSparse(lockstep_communicator* communicator, const lockstep_reducer_options* options) {
-  static const int64_t shape[2] = {5, 2};
-  lockstep_parameter table[2];
-  lockstep_reducer* reducer = NULL;
-  table[0] = Parameter("weight", &kOne, 1, LOCKSTEP_F32);
-  table[1] = Parameter("embedding", shape, 2, LOCKSTEP_F32);
-  table[1].sparse = 1;
-  OK(lockstep_reducer_create(communicator, table, 2, options, &reducer));
-  return reducer;
-}
-
-static lockstep_tensor Values(float* values, int64_t* shape) {
-  lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);
-  tensor.dimensions = 2;
-  return tensor;
-}
-
 /* Leaves other rows than it is given, of which one comes twice; and the dense bucket as it is. */
 static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                  const lockstep_stream* stream) {
@@ -122,22 +104,30 @@ static lockstep_error* LeaveRows(void* context, lockstep_hook_bucket* bucket, lo
   return lockstep_hook_bucket_set_rows(bucket, left, numbers, 3);
 }
 
+/* A dense weight and an embedding of 5 rows of 2. */
 static void UseRows(lockstep_communicator* communicator) {
   static const float averages[4] = {3, 4, 6, 7};
   lockstep_reducer_options options;
   float weight = 1, numbers[4] = {8, 9, 0, 0};
   int64_t given[2] = {2, 3}, shape[2] = {2, 2};
+  const int64_t rows_of_2[2] = {5, 2};
   const lockstep_tensor dense = Vector(&weight, &kOne, LOCKSTEP_F32);
   const int64_t* rows = NULL;
   const void* values = NULL;
   size_t count = 0;
   int32_t used = -1;
-  lockstep_tensor sparse = Values(numbers, shape), none;
+  lockstep_parameter table[2];
+  lockstep_tensor sparse = Vector(numbers, shape, LOCKSTEP_F32), none;
+  lockstep_reducer* reducer = NULL;
+  sparse.dimensions = 2;
+  table[0] = Parameter("weight", &kOne, 1, LOCKSTEP_F32);
+  table[1] = Parameter("embedding", rows_of_2, 2, LOCKSTEP_F32);
+  table[1].sparse = 1;
   LOCKSTEP_INIT(options);
   options.find_unused_parameters = 1;
   options.hook = LOCKSTEP_HOOK_CALLBACK;
   options.hook_issue = LeaveRows;
-  lockstep_reducer* reducer = MakeSparse(communicator, &options);
+  OK(lockstep_reducer_create(communicator, table, 2, &options, &reducer));
   MISUSED(lockstep_reducer_averaged_rows(reducer, 1, &rows, &values, &count, &used), "averaged_rows");
 
   OK(lockstep_reducer_begin_backward(reducer, NULL));

@@ -18,47 +18,67 @@ static lockstep_reducer_options Uneven(void) {
   return options;
 }
 
+/* A running mean of two channels and a count of batches, which on rank r begin as {r, 10 r} and 100 + r. */
+typedef struct Buffers {
+  float mean[2];
+  int64_t batches;
+  lockstep_tensor tensors[2];
+  lockstep_forward_options forward;
+} Buffers;
+
+static void InitBuffers(Buffers* buffers, int32_t rank) {
+  static const int64_t two = 2;
+  buffers->mean[0] = (float)rank;
+  buffers->mean[1] = (float)(10 * rank);
+  buffers->batches = 100 + rank;
+  buffers->tensors[0] = Vector(buffers->mean, &two, LOCKSTEP_F32);
+  buffers->tensors[1] = Vector(&buffers->batches, &kOne, LOCKSTEP_I64);
+  LOCKSTEP_INIT(buffers->forward);
+  buffers->forward.buffers = buffers->tensors;
+  buffers->forward.buffer_count = 2;
+}
+
+static int Are(const Buffers* buffers, int32_t rank) {
+  return buffers->mean[0] == (float)rank && buffers->mean[1] == (float)(10 * rank) && buffers->batches == 100 + rank;
+}
+
 /* Rank r has 1 + r steps. In the end all have the model of rank 2, and the buffers of its last forward. */
 static void UseJoin(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_options options = Uneven();
   lockstep_reducer_buffer_options in_place;
-  lockstep_forward_options forward;
-  float weight = (float)rank, mean = (float)(10 + rank);
+  Buffers buffers;
+  float weight = (float)rank;
   lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
-  const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
   options.divide_by_live_ranks = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
-  OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
+  InitBuffers(&buffers, rank);
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &in_place));
   MISUSED(lockstep_reducer_begin_backward(reducer, NULL), "call begin_forward");
-  LOCKSTEP_INIT(forward);
-  forward.buffers = &buffer;
-  forward.buffer_count = 1;
   for (int step = 0; step <= rank; ++step) {
     float value = 3;
-    OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
-    CHECK(mean == 12);
+    OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
+    CHECK(Are(&buffers, 2));
     OK(Step(reducer, 1, &value));
     CHECK(IsNear(value, 3));
   }
   model.dtype = 99;
   INVALID(lockstep_reducer_join(reducer, &model, 1, NULL, 0), "'model[0]': 99");
   model.dtype = LOCKSTEP_F32;
-  mean = (float)(20 + rank);
-  OK(lockstep_reducer_join(reducer, &model, 1, &buffer, 1));
-  CHECK(weight == 2 && mean == (rank == 2 ? 22 : 12));
+  InitBuffers(&buffers, rank);
+  OK(lockstep_reducer_join(reducer, &model, 1, buffers.tensors, 2));
+  CHECK(weight == 2 && Are(&buffers, 2));
   lockstep_reducer_destroy(reducer);
 }
 
 static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
   lockstep_reducer_options options = Uneven();
-  float value = 3, weight = 0;
-  const lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
+  float value = 3;
   options.throw_on_early_termination = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   if (rank == 1) {
-    MISUSED(lockstep_reducer_join(reducer, &model, 1, NULL, 0), "rank 1 has exhausted");
+    MISUSED(lockstep_reducer_join(reducer, NULL, 0, NULL, 0), "rank 1 has exhausted");
   } else {
     MISUSED(Step(reducer, 1, &value), "1 rank(s) have exhausted");
   }
@@ -90,17 +110,16 @@ static void ChangeCommunicator(int32_t rank, int32_t size, const char* folder) {
   lockstep_communicator* communicator = Meet(rank, size, folder, "three");
   lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, NULL);
   float value = (float)(3 * rank);
-  float mean = (float)rank;
   const lockstep_tensor gradient = Vector(&value, &kOne, LOCKSTEP_F32);
-  const lockstep_tensor buffer = Vector(&mean, &kOne, LOCKSTEP_F32);
+  Buffers buffers;
   lockstep_communicator *beside = NULL, *survivors = NULL;
   lockstep_reducer_buffer_options in_place;
-  lockstep_forward_options forward;
+  InitBuffers(&buffers, rank);
   OK(Step(reducer, 1, &value));
   CHECK(value == 3);
   LOCKSTEP_INIT(in_place);
   in_place.in_place = 1;
-  OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &in_place));
   OK(lockstep_communicator_duplicate(communicator, &beside));
   OK(lockstep_reducer_begin_backward(reducer, NULL));
   OK(lockstep_barrier(beside, NULL, NULL, NULL));
@@ -122,45 +141,18 @@ static void ChangeCommunicator(int32_t rank, int32_t size, const char* folder) {
   OK(Step(reducer, 1, &value));
   CHECK(value == 1.5F);
   /* Buffers were those of the old ranks. */
-  LOCKSTEP_INIT(forward);
-  forward.buffers = &buffer;
-  forward.buffer_count = 1;
-  OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
-  CHECK(mean == (float)rank);
+  OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
+  CHECK(Are(&buffers, rank));
   in_place.root = 1;
-  OK(lockstep_reducer_set_buffers(reducer, &buffer, 1, &in_place));
-  OK(lockstep_reducer_begin_forward(reducer, &forward, NULL));
-  CHECK(mean == 1);
+  OK(lockstep_reducer_set_buffers(reducer, buffers.tensors, 2, &in_place));
+  OK(lockstep_reducer_begin_forward(reducer, &buffers.forward, NULL));
+  CHECK(Are(&buffers, 1));
   OK(lockstep_communicator_status(survivors));
   lockstep_reducer_destroy(reducer);
   lockstep_communicator_destroy(survivors);
 }
 
 /* ---- Buffers before and after the forward pass. */
-
-/* A running mean of two channels and a count of batches, which on rank r begin as {r, 10 r} and 100 + r. */
-typedef struct Buffers {
-  float mean[2];
-  int64_t batches;
-  lockstep_tensor tensors[2];
-  lockstep_forward_options forward;
-} Buffers;
-
-static void InitBuffers(Buffers* buffers, int32_t rank) {
-  static const int64_t two = 2;
-  buffers->mean[0] = (float)rank;
-  buffers->mean[1] = (float)(10 * rank);
-  buffers->batches = 100 + rank;
-  buffers->tensors[0] = Vector(buffers->mean, &two, LOCKSTEP_F32);
-  buffers->tensors[1] = Vector(&buffers->batches, &kOne, LOCKSTEP_I64);
-  LOCKSTEP_INIT(buffers->forward);
-  buffers->forward.buffers = buffers->tensors;
-  buffers->forward.buffer_count = 2;
-}
-
-static int Are(const Buffers* buffers, int32_t rank) {
-  return buffers->mean[0] == (float)rank && buffers->mean[1] == (float)(10 * rank) && buffers->batches == 100 + rank;
-}
 
 static void BackwardWith(lockstep_reducer* reducer, int32_t rank) {
   float value = (float)rank;

@@ -8,10 +8,11 @@
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
-/* Good steps and bad ones, with gradients rank + 1 and 10 (rank + 1). */
+/* Good steps and bad ones of three parameters, of which the second is ignored, in two buckets that take turns with one buffer. */
 static void Steps(lockstep_communicator* communicator) {
   const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
-  lockstep_reducer_options options = OneEach();
+  const int64_t caps[2] = {4, 1 << 20};
+  lockstep_reducer_options options;
   lockstep_reducer_statistics statistics;
   lockstep_reducer* reducer = NULL;
   lockstep_tensor tensor;
@@ -26,7 +27,15 @@ static void Steps(lockstep_communicator* communicator) {
   model.table[0].struct_size += 1; /* the next row would be at an odd address */
   INVALID(lockstep_reducer_create(communicator, model.table, 2, NULL, &reducer), "struct_size");
   model.table[0].struct_size -= 1;
-  OK(lockstep_reducer_create(communicator, model.table, 2, &options, &reducer));
+  model.table[1].ignored = 1;
+  LOCKSTEP_INIT(options);
+  options.bucket_caps_bytes = caps;
+  options.bucket_cap_count = 2;
+  options.caps_from_last = 1;
+  options.buckets_in_memory_max = 1;
+  options.averaging = LOCKSTEP_AVERAGING_PREDIVIDE;
+  options.predivide_factor = 2;
+  reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   CHECK(lockstep_reducer_bucket_count(reducer) == 2 && lockstep_reducer_plan_version(reducer) == 1);
   MISUSED(lockstep_reducer_averaged_gradient(reducer, 0, &tensor, NULL), "average");
   MISUSED(lockstep_reducer_gradient_view(reducer, 0, &tensor), "gradient_as_bucket_view");
@@ -40,28 +49,30 @@ static void Steps(lockstep_communicator* communicator) {
   /* Accumulated; then one that is marked twice, which the end says, too, and one that never comes. */
   BeginWithoutSync(reducer);
   MISUSED(lockstep_reducer_begin_backward(reducer, NULL), "not ended");
-  INVALID(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[1], NULL), "out of range");
-  Mark(reducer, &model, 1, mine);
+  INVALID(lockstep_reducer_mark_ready(reducer, 3, &model.gradients[1], NULL), "out of range");
+  INVALID(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), "ignored");
+  Mark(reducer, &model, 2, mine);
   Mark(reducer, &model, 0, mine);
   OK(lockstep_reducer_end_backward(reducer, NULL));
   CHECK(model.values[0] == mine);
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  Mark(reducer, &model, 1, mine);
-  MISUSED(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), "one");
+  Mark(reducer, &model, 2, mine);
+  MISUSED(lockstep_reducer_mark_ready(reducer, 2, &model.gradients[2], NULL), "two");
   Mark(reducer, &model, 0, mine);
-  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "'one' (f32[1]) was marked ready twice");
+  MISUSED(lockstep_reducer_end_backward(reducer, NULL), "'two' (f32[1]) was marked ready twice");
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  Mark(reducer, &model, 1, mine);
+  Mark(reducer, &model, 2, mine);
   MISUSED(lockstep_reducer_end_backward(reducer, NULL), "zero");
 
   /* One whose end has a limit. */
   OK(lockstep_reducer_begin_backward(reducer, NULL));
-  Mark(reducer, &model, 1, 10 * mine);
+  Mark(reducer, &model, 2, 10 * mine);
   Mark(reducer, &model, 0, mine);
   INVALID(lockstep_reducer_try_end_backward(reducer, NULL, 60000, NULL), "out_ended");
   INVALID(lockstep_reducer_try_end_backward(reducer, NULL, -1, &ended), "timeout_ms is negative");
   OK(lockstep_reducer_try_end_backward(reducer, NULL, 60000, &ended));
-  CHECK(ended == 1 && model.values[0] == 1.5F && model.values[1] == 15 && AverageOf(reducer, 0) == 1.5F);
+  CHECK(ended == 1 && model.values[0] == 1.5F && model.values[1] == -1 && model.values[2] == 15);
+  CHECK(AverageOf(reducer, 0) == 1.5F);
   OK(lockstep_reducer_gradient_state(reducer, 0, &state));
   CHECK(state == LOCKSTEP_GRADIENT_AVERAGED);
   INVALID(lockstep_reducer_gradient_state(reducer, PARAMETERS, &state), "out of range");
@@ -71,32 +82,6 @@ static void Steps(lockstep_communicator* communicator) {
   CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
   lockstep_reducer_destroy(reducer);
   lockstep_reducer_destroy(NULL);
-}
-
-/* The second parameter ignored; two buckets that take turns with one buffer, the small one last. */
-static void BucketOptions(lockstep_communicator* communicator) {
-  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
-  const int64_t caps[2] = {4, 1 << 20};
-  lockstep_reducer_options options;
-  Model model;
-  InitModel(&model);
-  model.table[1].ignored = 1;
-  LOCKSTEP_INIT(options);
-  options.bucket_caps_bytes = caps;
-  options.bucket_cap_count = 2;
-  options.averaging = LOCKSTEP_AVERAGING_PREDIVIDE;
-  options.predivide_factor = 2;
-  options.buckets_in_memory_max = 1;
-  options.caps_from_last = 1;
-  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  CHECK(lockstep_reducer_bucket_count(reducer) == 2);
-  OK(lockstep_reducer_begin_backward(reducer, NULL));
-  Mark(reducer, &model, 2, mine);
-  INVALID(lockstep_reducer_mark_ready(reducer, 1, &model.gradients[1], NULL), "ignored");
-  Mark(reducer, &model, 0, mine);
-  OK(lockstep_reducer_end_backward(reducer, NULL));
-  CHECK(model.values[0] == 1.5F && model.values[1] == -1 && model.values[2] == 1.5F);
-  lockstep_reducer_destroy(reducer);
 }
 
 /* Every flag of every struct is 0 or 1. */
@@ -221,55 +206,33 @@ static void OptionsThatCannotBe(lockstep_communicator* communicator) {
 #undef REFUSED
 }
 
-/* Errors about ranks that differ have the rank, and those about tables the parameter: in options, in tables, in a collective. */
+/* Errors about ranks that differ have the rank, and those about tables the parameter. */
 static void RanksThatDiffer(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
-  for (int way = 0; way <= 2; ++way) {
-    lockstep_reducer_options options = OneEach();
-    lockstep_reducer* reducer = NULL;
-    lockstep_communicator* all = NULL;
-    lockstep_error* error = NULL;
-    Model model;
-    InitModel(&model);
-    if (way == 0 && rank == 1) options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
-    if (way == 1 && rank == 1) model.table[1].dtype = LOCKSTEP_F64;
-    if (way <= 1) {
-      error = lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer);
-    } else {
-      /* In this one or in the next one. */
-      OK(lockstep_communicator_duplicate(communicator, &all));
-      error = lockstep_all_reduce(all, &model.gradients[0], &model.gradients[0],
-                                  rank == 1 ? LOCKSTEP_MAX : LOCKSTEP_SUM, NULL, NULL, NULL);
-      if (error == NULL) error = lockstep_barrier(all, NULL, NULL, NULL);
-    }
-    CHECK(lockstep_error_failed_rank(error) == 1 && lockstep_error_parameter(error) == (way == 1 ? 1 : -1));
-    MISUSED(error, way == 0 ? "the options differ: hook: none on rank 0, fp16_compress on rank 1" : "differ");
-    lockstep_communicator_destroy(all);
-  }
-}
-
-static void BucketViews(lockstep_communicator* communicator) {
   lockstep_reducer_options options = OneEach();
-  lockstep_tensor views[PARAMETERS];
+  lockstep_reducer* reducer = NULL;
   Model model;
   InitModel(&model);
-  options.gradient_as_bucket_view = 1;
-  lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
-  INVALID(lockstep_reducer_gradient_view(reducer, PARAMETERS, &views[0]), "out of range");
-  for (size_t i = 0; i < PARAMETERS; ++i) {
-    OK(lockstep_reducer_gradient_view(reducer, i, &views[i]));
-    CHECK(views[i].dimensions == 1 && views[i].shape[0] == 1);
-  }
-  lockstep_reducer_destroy(reducer);
+  if (rank == 1) options.hook = LOCKSTEP_HOOK_FP16_COMPRESS;
+  lockstep_error* error = lockstep_reducer_create(communicator, model.table, PARAMETERS, &options, &reducer);
+  CHECK(lockstep_error_failed_rank(error) == 1 && lockstep_error_parameter(error) == -1);
+  MISUSED(error, "the options differ: hook: none on rank 0, fp16_compress on rank 1");
+  if (rank == 1) model.table[1].dtype = LOCKSTEP_F64;
+  error = lockstep_reducer_create(communicator, model.table, PARAMETERS, NULL, &reducer);
+  CHECK(lockstep_error_failed_rank(error) == 1 && lockstep_error_parameter(error) == 1);
+  MISUSED(error, "differ");
 }
 
-/* A new plan when asked for, and the plan of another run. Gradients appear in the order 0, 1, 2, which is not the one expected at first. */
+/* Views of buckets; a new plan when asked for, and the plan of another run. Gradients appear in the order 0, 1, 2, which is not the one expected at first. */
 static void Plans(lockstep_communicator* communicator) {
+  const float mine = (float)(lockstep_communicator_rank(communicator) + 1);
   lockstep_reducer_options options = OneEach();
   char *first = NULL, *second = NULL, *taken = NULL;
+  lockstep_tensor view;
   Model model;
   InitModel(&model);
   options.no_replan = 1;
+  options.gradient_as_bucket_view = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, &model, PARAMETERS, &options);
   OK(lockstep_reducer_export_plan(reducer, &first));
   CHECK(strstr(first, "bucket 2\nbucket 1\nbucket 0\n") != NULL);
@@ -277,10 +240,13 @@ static void Plans(lockstep_communicator* communicator) {
     CHECK(step > 20 || lockstep_reducer_plan_version(reducer) == 1);
     if (step == 20) OK(lockstep_reducer_request_replan(reducer));
     OK(lockstep_reducer_begin_backward(reducer, NULL));
-    for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, 1);
+    for (size_t i = 0; i < PARAMETERS; ++i) Mark(reducer, &model, i, mine * (float)(i + 1));
     OK(lockstep_reducer_end_backward(reducer, NULL));
   }
   CHECK(lockstep_reducer_plan_version(reducer) == 2);
+  OK(lockstep_reducer_gradient_view(reducer, 2, &view));
+  CHECK(view.dimensions == 1 && view.shape[0] == 1);
+  INVALID(lockstep_reducer_gradient_view(reducer, PARAMETERS, &view), "out of range");
   OK(lockstep_reducer_export_plan(reducer, &second));
   CHECK(strstr(second, "bucket 0\nbucket 1\nbucket 2\n") != NULL);
   lockstep_reducer_destroy(reducer);
@@ -371,11 +337,9 @@ static void UseReports(lockstep_communicator* communicator) {
 
 static void UseReducers(lockstep_communicator* communicator) {
   Steps(communicator);
-  BucketOptions(communicator);
   FlagsThatCannotBe(communicator);
   OptionsThatCannotBe(communicator);
   RanksThatDiffer(communicator);
-  BucketViews(communicator);
   Plans(communicator);
   UseReports(communicator);
 }
