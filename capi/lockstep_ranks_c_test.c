@@ -11,13 +11,6 @@ static const int64_t kOne = 1;
 /* Averages of three ranks are rounded. */
 static int IsNear(float value, float expected) { return value > expected - 1e-5F && value < expected + 1e-5F; }
 
-static lockstep_reducer_options Uneven(void) {
-  lockstep_reducer_options options;
-  LOCKSTEP_INIT(options);
-  options.uneven_inputs = 1;
-  return options;
-}
-
 /* A running mean of two channels and a count of batches, which on rank r begin as {r, 10 r} and 100 + r. */
 typedef struct Buffers {
   float mean[2];
@@ -44,11 +37,13 @@ static int Are(const Buffers* buffers, int32_t rank) {
 
 /* Rank r has 1 + r steps. In the end all have the model of rank 2, and the buffers of its last forward. */
 static void UseJoin(lockstep_communicator* communicator, int32_t rank) {
-  lockstep_reducer_options options = Uneven();
+  lockstep_reducer_options options;
   lockstep_reducer_buffer_options in_place;
   Buffers buffers;
   float weight = (float)rank;
   lockstep_tensor model = Vector(&weight, &kOne, LOCKSTEP_F32);
+  LOCKSTEP_INIT(options);
+  options.uneven_inputs = 1;
   options.divide_by_live_ranks = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   LOCKSTEP_INIT(in_place);
@@ -73,8 +68,10 @@ static void UseJoin(lockstep_communicator* communicator, int32_t rank) {
 }
 
 static void UseEarlyEnd(lockstep_communicator* communicator, int32_t rank) {
-  lockstep_reducer_options options = Uneven();
+  lockstep_reducer_options options;
   float value = 3;
+  LOCKSTEP_INIT(options);
+  options.uneven_inputs = 1;
   options.throw_on_early_termination = 1;
   lockstep_reducer* reducer = CreateReducer(communicator, NULL, 1, &options);
   if (rank == 1) {
