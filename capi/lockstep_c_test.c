@@ -164,7 +164,6 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   const lockstep_tensor tensor = Vector(&value, &one, LOCKSTEP_F32);
   lockstep_buffer_set* set = NULL;
   lockstep_fresh_buffers* fresh = NULL;
-  pid_t child;
   int status = 0;
 
   LOCKSTEP_INIT(options);
@@ -177,9 +176,8 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
   /* The child of a fork cannot use the handles, may forget them, and may make its own. Memory that they gave out is copied. */
   OK(lockstep_buffer_set_create(communicator, &tensor, 1, &set));
   OK(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, &fresh));
-  child = fork();
+  const pid_t child = fork();
   if (child == 0) {
-    lockstep_communicator* own;
     MISUSED(lockstep_barrier(communicator, NULL, NULL, NULL), "fork");
     MISUSED(lockstep_batch_norm_sum_gradients(communicator, 1, &value, &value, NULL), "fork");
     MISUSED(lockstep_buffer_set_broadcast(set, &tensor, 1, NULL, NULL), "fork");
@@ -187,7 +185,7 @@ static void RunRank(int32_t rank, int32_t size, const char* folder) {
     lockstep_fresh_buffers_destroy(fresh);
     lockstep_buffer_set_destroy(set);
     lockstep_communicator_destroy(communicator);
-    own = Alone();
+    lockstep_communicator* const own = Alone();
     UseEverything(own, 0);
     lockstep_communicator_destroy(own);
     _exit(0);

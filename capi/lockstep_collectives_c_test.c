@@ -10,11 +10,10 @@
 #include "capi/c_testing.h"
 #include "capi/lockstep.h"
 
-static lockstep_stream StreamOn(int32_t kind, int32_t index) {
+static lockstep_stream StreamOn(int32_t kind) {
   lockstep_stream stream;
   memset(&stream, 0, sizeof(stream));
   stream.device_kind = kind;
-  stream.device_index = index;
   return stream;
 }
 
@@ -65,7 +64,7 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
   }
 }
 
-/* ---- Tensors that are refused. */
+/* ---- Tensors, and lists of tensors, that are refused. */
 
 static void UseWrongTensors(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
@@ -103,15 +102,13 @@ static void UseWrongTensors(lockstep_communicator* communicator) {
           "overlap without being the same memory");
 }
 
-/* ---- Lists of tensors. */
-
 static void UseWrongLists(lockstep_communicator* communicator) {
   static float values[64];
   static const int64_t two = 2, five = 5;
   const int64_t all = 5 * lockstep_communicator_size(communicator), wide = 15;
   const int64_t rows[2] = {5, 1}, strides[2] = {2, 1};
   const lockstep_tensor first = Vector(values, &five, LOCKSTEP_F32);
-  const lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
+  const lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA);
   lockstep_work* work = NULL;
   lockstep_tensor list[2], others[2];
   list[0] = others[0] = first;
@@ -283,8 +280,8 @@ static void UseDevices(lockstep_communicator* communicator) {
   lockstep_reducer* reducer = NULL;
   lockstep_memory* buffer = NULL;
   lockstep_backward_options backward;
-  lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA, 0);
-  lockstep_stream on_host = StreamOn(LOCKSTEP_HOST, 0);
+  lockstep_stream on_gpu = StreamOn(LOCKSTEP_CUDA);
+  lockstep_stream on_host = StreamOn(LOCKSTEP_HOST);
   const int64_t shape[1] = {4};
   float values[4] = {0};
   lockstep_tensor tensor = Vector(values, shape, LOCKSTEP_F32);

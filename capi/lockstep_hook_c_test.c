@@ -49,7 +49,6 @@ static lockstep_error* AverageBucket(void* context, lockstep_hook_bucket* bucket
   }
   INVALID(lockstep_hook_bucket_gradient(bucket, 1 + index, NULL, NULL), "out of range");
   CallReducer(communicator);
-  CHECK(lockstep_communicator_size(communicator) == 2);
   ++*calls;
   INVALID(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, stream, &work), "work");
   MISUSED(lockstep_all_reduce(communicator, &whole, &whole, LOCKSTEP_AVG, NULL, NULL, NULL),
@@ -124,7 +123,6 @@ static lockstep_error* IssuePhases(void* context, lockstep_hook_bucket* bucket, 
   memset(counts, 0x7f, sizeof(counts));
   memset(halves, 0x7f, sizeof(halves));
   OK(lockstep_hook_bucket_tensor(bucket, &result));
-  CHECK(result.shape[0] == 64);
   result.data = phases->result;
   INVALID(lockstep_hook_bucket_run(bucket, NULL, NULL), "function");
   return lockstep_hook_bucket_set_result(bucket, &result);
@@ -251,6 +249,8 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   called = CreateReducer(communicator, NULL, 1, &options);
   MISUSED(Step(called, 1, &value), "did not complete in time");
   lockstep_hook_complete(task.completion, NULL);
+  /* Stay until the other rank has received this rank's error. */
+  OK(lockstep_barrier(communicator, NULL, NULL, NULL));
   lockstep_reducer_destroy(called);
 }
 

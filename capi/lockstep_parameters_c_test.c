@@ -11,8 +11,7 @@ static const int64_t kOne = 1;
 /* Parameter 0 is used by both ranks, 1 by rank 0 alone, 2 by none. Rank 0 says so on the way, rank 1 at the beginning. */
 static void Unused(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
-  const size_t unused[2] = {2, 1};
-  const size_t nowhere = 7;
+  const size_t unused[2] = {2, 1}, nowhere = 7;
   lockstep_reducer_options options = OneEach();
   lockstep_backward_options backward;
   lockstep_tensor tensor;

@@ -81,7 +81,6 @@ static void Steps(lockstep_communicator* communicator) {
   OK(lockstep_reducer_get_statistics(reducer, &statistics));
   CHECK(statistics.steps == 3 && statistics.buckets == 2 && statistics.bytes_reduced > 0);
   lockstep_reducer_destroy(reducer);
-  lockstep_reducer_destroy(NULL);
 }
 
 /* Every flag of every struct is 0 or 1. */
@@ -287,7 +286,6 @@ static void UseBucketStatistics(const lockstep_reducer* reducer) {
     CHECK(of.wire_begin_ms <= of.wire_end_ms && of.wire_end_ms <= of.done_ms);
     CHECK(0 <= of.exposed_ms && of.exposed_ms <= of.communication_ms);
     CHECK(of.hidden_ms == of.communication_ms - of.exposed_ms);
-    CHECK(of.bytes >= 4);
     bytes += of.bytes;
   }
   CHECK(bytes == all.bytes_reduced);
@@ -337,7 +335,7 @@ static void UseReducers(lockstep_communicator* communicator) {
   UseReports(communicator);
 }
 
-static void TestNulls(void) {
+int main(void) {
   lockstep_bucket_statistics statistics;
   char* text = NULL;
   LOCKSTEP_INIT(statistics);
@@ -347,10 +345,6 @@ static void TestNulls(void) {
   INVALID(lockstep_reducer_get_bucket_statistics(NULL, 0, &statistics), "reducer");
   INVALID(lockstep_reducer_report(NULL, LOCKSTEP_REPORT_SUMMARY, &text), "reducer");
   INVALID(lockstep_reducer_set_logging_sample_rate(NULL, 1), "reducer");
-}
-
-int main(void) {
   RunWorld(2, UseReducers);
-  TestNulls();
   return 0;
 }
