@@ -60,7 +60,7 @@ static void UseBlocks(lockstep_communicator* communicator) {
   INVALID(lockstep_all_to_all_v(communicator, &output, &output, same, NULL, NULL, NULL, NULL), "output_counts");
 }
 
-/* The call on a list of two tensors that the prepared collective would be. */
+/* Calls the function for lists that does what `given`, with a list of two tensors, describes. */
 static lockstep_error* CallList(lockstep_communicator* communicator, const lockstep_collective* given,
                                 const lockstep_collective_options* options, lockstep_work** work) {
   const lockstep_tensor *inputs = given->input, *outputs = given->output;
@@ -76,7 +76,8 @@ static lockstep_error* CallList(lockstep_communicator* communicator, const locks
   }
 }
 
-/* Executes the collective in a group or, if `prepares`, prepared. The caller's arrays are copied, and are overwritten here. */
+/* Executes a collective on lists of two tensors: in a group or, if `prepares`, prepared. A call copies the caller's arrays, so they are
+ * overwritten before the group is launched. */
 static void UseList(lockstep_communicator* communicator, lockstep_collective_kind kind, lockstep_reduce_op op,
                     int prepares, const lockstep_tensor* input, const lockstep_tensor* output) {
   lockstep_tensor inputs[2], outputs[2];

@@ -27,7 +27,7 @@ void CheckOk(lockstep_error* error, const char* file, int line);
 /* The error has this code, and `part` in its message. */
 void CheckError(lockstep_error* error, lockstep_code code, const char* part, const char* file, int line);
 
-/* Of what all ranks are told of one rank's wrong argument. */
+/* The code of an error about one rank's argument: INVALID_ARGUMENT on that rank, FAILED_PRECONDITION on the others. */
 lockstep_code CodeOfRefusal(int is_mine);
 
 /* Borrows the count. */

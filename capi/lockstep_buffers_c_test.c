@@ -49,7 +49,7 @@ static void UseBufferSet(lockstep_communicator* communicator) {
   tensors[1] = Vector(&batches, &one, LOCKSTEP_I64);
   INVALID(lockstep_buffer_set_create(communicator, tensors, 2, NULL), "out_set");
   INVALID(lockstep_buffer_set_create(communicator, NULL, 2, &set), "tensors");
-  /* A tensor that only one rank has wrong: the others are told. */
+  /* A tensor that only one rank has wrong is an error on all of them. */
   if (rank == 1) tensors[1].dtype = 99;
   FAILS(lockstep_buffer_set_create(communicator, tensors, 2, &set), CodeOfRefusal(rank == 1),
         rank == 1 ? "'tensors[1]': 99" : "cannot take part");
