@@ -31,7 +31,7 @@ inline constexpr Collective kAllCollectives[kCollectiveCount] = {
     Collective::kGather,    Collective::kScatter,       Collective::kAllToAll};
 
 // No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
-inline Deadline CommTestDeadline() { return Deadline::AfterMs(60'000); }
+inline Deadline CommTestDeadline() { return Deadline::AfterMs(120'000); }
 
 // One collective of all ranks.
 struct CollectiveCase {

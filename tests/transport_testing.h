@@ -27,7 +27,7 @@
 namespace lockstep {
 
 // No test waits longer for anything. Generous: sanitizers on a busy machine are slow.
-inline Deadline TestDeadline() { return Deadline::AfterMs(30'000); }
+inline Deadline TestDeadline() { return Deadline::AfterMs(120'000); }
 
 inline WorldIdentity TestIdentity(int rank, int size) { return {Rank(rank), size, "test", /*world_id=*/17}; }
 
