@@ -160,7 +160,8 @@ inline absl::Status CheckUsable(const lockstep_prepared* prepared) {
 inline absl::Status CheckReducer(const lockstep_reducer* reducer) {
   LOCKSTEP_RETURN_IF_ERROR(CheckHandle(reducer, "reducer", "reducer"));
   if (Callbacks() == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError("a hook or optimizer_step must not call a reducer: it is called by one");
+  return absl::FailedPreconditionError(
+      "a hook, optimizer_step or on_drift must not call a reducer: it is called by one");
 }
 
 inline absl::Status CheckUsable(const lockstep_reducer* reducer) {

@@ -12,7 +12,7 @@
 static lockstep_reducer* called = NULL;
 
 static void CallReducer(lockstep_communicator* communicator) {
-  static const char text[] = "a hook or optimizer_step must not call a reducer";
+  static const char text[] = "a hook, optimizer_step or on_drift must not call a reducer";
   MISUSED(lockstep_reducer_end_backward(called, NULL), text);
   MISUSED(lockstep_reducer_mark_unused(called, 0, NULL), text);
   MISUSED(lockstep_reducer_change_communicator(called, communicator), text);
