@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
-from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks, powerSGD_hook, quantization_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, debugging_hooks, default_hooks, powerSGD_hook, quantization_hooks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
 from torch.distributed.optim.zero_redundancy_optimizer import _OverlapStatus
@@ -194,6 +194,15 @@ class EqualsTorch(Case):
             self.assert_equal_on_ranks(ours)
             train(ours), train(theirs)
             self.assert_same(ours, theirs)
+
+    def test_join_leaves_gradients_that_a_hook_does_not_average(self):
+        for model in self.pair(lambda: nn.Linear(1, 1)):
+            model.register_comm_hook(None, debugging_hooks.noop_hook)
+            with model.join(divide_by_initial_world_size=False):
+                for _ in range(1 + RANK):
+                    model.zero_grad()
+                    model(torch.ones(1, 1)).sum().backward()
+                    self.assertEqual(model.module.bias.grad.item(), 1)
 
     def test_a_delayed_gradient_behind_the_trigger(self):
         module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))

@@ -333,7 +333,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         self._take_over_optimizers(sync)
         if told is not None:
             root = told.root
-            self._averager.scale = 1.0 if self._divide_by_initial_world_size else self._communicator.size / told.live
+            fewer = not self._divide_by_initial_world_size and hooks.averages(self._hook)
+            self._averager.scale = self._communicator.size / told.live if fewer else 1.0
         if self._check_sync_bufs_pre_fwd():
             self._sync_buffers(root)
         if self.device_ids:
