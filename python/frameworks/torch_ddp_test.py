@@ -181,6 +181,12 @@ class EqualsTorch(Case):
                 self.assert_same_after_steps(ours, theirs, indices, lr=0.001)
                 self.assertTrue(ours.module.words.weight.grad.is_sparse)
 
+    def test_a_sparse_embedding_in_two_wrappers(self):
+        module = nn.Embedding(4, 2, sparse=True)
+        ours = [DistributedDataParallel(module, gradient_as_bucket_view=True) for _ in range(2)]
+        sum(each(torch.tensor([RANK])).sum() for each in ours).backward()
+        self.assertEqual(module.weight.grad.to_dense()[:, 0].tolist(), [1, 1, 0, 0])
+
     def test_join_of_several_and_steps_after_it(self):
         for initial in (True, False):
             ours, theirs = self.pair()

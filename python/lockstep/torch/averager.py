@@ -199,7 +199,7 @@ class Averager:
             for owner in owners if len(owners) > 1 else ():
                 index = owner._index_of(parameter)
                 owner._shared.add(index)
-                if owner._views is not None and parameter.grad is owner._views[index]:
+                if owner._views is not None and parameter.grad is not None and parameter.grad is owner._views[index]:
                     parameter.grad = parameter.grad.clone()  # in a bucket it changes while another averager reads it
 
     def _index_of(self, parameter):
