@@ -795,7 +795,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* r
                                                              const lockstep_stream* stream);
 
 /* Tells why gradients of this backward will be missing, such as an exception that has stopped it. If some are missing in end_backward, its
- * error has `reason` on every rank, instead of their names. */
+ * error has `reason` on every rank, instead of their names. Parameters without a mark are missing then, not unused, unless they were named;
+ * in the backward that counts the marks of a static graph all are, and the next one counts them. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_explain_missing(lockstep_reducer* reducer, const char* reason);
 
 /* Ends a step: waits for the averages (with a stream: makes the stream wait for them).

@@ -78,6 +78,24 @@ class Reducer(unittest.TestCase):
         self.assertTrue(used and address)
         self.assertEqual(reducer.averaged_gradient(2), (None, False))
 
+    def test_a_backward_that_is_cut_short_has_no_unused_parameters(self):
+        for options in ({'find_unused_parameters': True}, {'static_graph': True}):
+            reducer = self.make(**options)
+            self.setUp()
+            with self.subTest(**options), self.assertRaisesRegex(lockstep.FailedPrecondition, 'rank 0.* it raised'):
+                if RANK == 0:
+                    reducer.begin_backward()
+                    reducer.mark_ready(2, matrix(self.gradients[2]))
+                    reducer.explain_missing('it raised')
+                    reducer.end_backward()
+                else:
+                    self.step(reducer)
+            self.assertEqual(reducer.gradient_states(), ['unchanged'] * 3)
+            for _ in range(2):
+                self.setUp()
+                self.step(reducer)
+                self.assertEqual(self.averages(), [0.5, 1.5, 2.5])
+
     def test_what_a_failed_step_leaves(self):
         for preserve in (False, True):
             reducer = self.make(bucket_cap_bytes=1, no_replan=True, preserve_gradients=preserve)

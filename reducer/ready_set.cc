@@ -103,9 +103,9 @@ absl::Status ReadySet::MarkUnused(size_t index) {
   return absl::OkStatus();
 }
 
-ReadySet::Rest ReadySet::End(bool accumulates) {
+ReadySet::Rest ReadySet::End(bool accumulates, bool cut_short) {
   Rest rest;
-  const bool counting_now = counting();
+  const bool counting_now = counting() && !cut_short;
   if (counting_now) {
     counts_ = marks_;
     counted_ = refused_.empty();  // else they are counted again
@@ -115,7 +115,8 @@ ReadySet::Rest ReadySet::End(bool accumulates) {
   for (size_t i = 0; i < states_.size(); ++i) {
     used[i] = marks_[i] > 0;
     if (states_[i] != State::kExpected) continue;
-    const bool may_be_unused = counting_now || (rules_.find_unused && !rules_.static_graph && !unused_are_known_);
+    const bool may_be_unused =
+        counting_now || (rules_.find_unused && !rules_.static_graph && !unused_are_known_ && !cut_short);
     if (counting_now && marks_[i] > 0) {
       states_[i] = State::kReady;
     } else if (may_be_unused && refused_.count(i) == 0) {

@@ -76,7 +76,8 @@ class ReadySet {
   };
   // `accumulates`: a backward without sync. A gradient that is missing in it may have come before, or may yet come, unless the graph is
   // static.
-  Rest End(bool accumulates = false);
+  // `cut_short`: marks may be missing. Then nothing is found unused, and what is being counted is missing and counted again.
+  Rest End(bool accumulates = false, bool cut_short = false);
 
   // Whether marks are being counted, so that nothing is ready before the end.
   bool counting() const { return rules_.static_graph && !counted_; }

@@ -201,6 +201,24 @@ TEST(ReadySetStaticGraph, CountsOnceAndIsReadyAtTheLastMarkThen) {
   }
 }
 
+// What does not come may have been used.
+TEST(ReadySet, ABackwardThatIsCutShortFindsNothingUnused) {
+  TestReadySet finding(4, kFindUnused);
+  LOCKSTEP_EXPECT_OK(finding.Begin(absl::nullopt));
+  finding.MarkAll({3});
+  LOCKSTEP_EXPECT_OK(finding.MarkUnused(1));
+  EXPECT_THAT(finding.End(/*accumulates=*/false, /*cut_short=*/true), RestIs({}, {0, 2}, Not(IsEmpty())));
+
+  TestReadySet counting(3, kStaticGraph);
+  counting.BeginUnknown();
+  counting.MarkAll({2, 2}, Effect::kWaits);
+  EXPECT_THAT(counting.End(/*accumulates=*/false, /*cut_short=*/true), RestIs({}, {0, 1, 2}, Not(IsEmpty())));
+  EXPECT_TRUE(counting.counting());
+  counting.BeginUnknown();
+  counting.MarkAll({2, 1}, Effect::kWaits);
+  EXPECT_THAT(counting.End(), RestIs({0}, {}, "", /*ready=*/{2, 1}));
+}
+
 TEST(ReadySetStaticGraph, ComplainsOfEveryOtherCount) {
   TestReadySet ready_set(4, kStaticGraph);
   ready_set.Backward({0, 1, 1, 2});

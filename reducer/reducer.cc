@@ -332,7 +332,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
       return absl::FailedPreconditionError("end_backward: no backward was begun");
     }
     const bool accumulates = state_ == State::kAccumulating;
-    rest = ready_set_.End(accumulates);
+    rest = ready_set_.End(accumulates, /*cut_short=*/!why_missing_.empty());
     if (!rest.complaint.empty() && !why_missing_.empty()) rest.complaint = why_missing_;
     if (accumulates) {
       BecomeIdle();

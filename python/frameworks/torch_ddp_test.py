@@ -210,6 +210,30 @@ class EqualsTorch(Case):
                     model(torch.ones(1, 1)).sum().backward()
                     self.assertEqual(model.module.bias.grad.item(), 1)
 
+    def test_a_first_pass_of_a_static_graph_that_stops(self):
+        def stop(_):
+            raise ZeroDivisionError
+
+        ours = self.pair(lambda: nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), static_graph=True)[0]
+        hook = ours.module[0].weight.register_hook(stop) if RANK == 1 else None
+        with self.assertRaisesRegex((ZeroDivisionError, lockstep.FailedPrecondition), '' if hook else 'rank 1: an exception has stopped its backward pass'):
+            ours(torch.ones(1, 1)).sum().backward()
+        if hook:
+            hook.remove()
+        for _ in range(2):
+            ours.zero_grad()
+            ours(torch.full((1, 1), 2. * RANK)).sum().backward()
+            self.assertEqual(ours.module[0].weight.grad.item(), ours.module[1].weight.item())
+
+    def test_what_a_static_graph_leaves_of_a_shared_parameter(self):
+        """The first pass of the second wrapper finds what the first wrapper left, on a rank that does not use the parameter."""
+        weight = nn.Parameter(torch.ones(1, 1))
+        models = [DistributedDataParallel(nn.Sequential(Holder(weight, lambda x: x @ weight if RANK == 0 else x), nn.Linear(1, 1)),
+                                          static_graph=True) for _ in range(2)]
+        models[0](torch.ones(1, 1)).sum().backward()
+        with contextlib.nullcontext() if RANK == 0 else self.assertRaisesRegex(lockstep.FailedPrecondition, 'gradient of an earlier pass'):
+            models[1](torch.ones(1, 1)).sum().backward()
+
     def test_a_delayed_gradient_behind_the_trigger(self):
         module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
         ours = DistributedDataParallel(module, delay_all_reduce_named_params=[('0.weight', module[0].weight)],
