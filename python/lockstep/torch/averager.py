@@ -505,8 +505,7 @@ class Averager:
             if parameter.grad is None:  # the program has removed it meanwhile
                 parameter.grad = average
             parameter.grad.copy_(average)
-            for owner in _averagers.get(parameter, ()):
-                owner._overwritten.add(id(parameter))
+            self._tell_overwritten(parameter)
         self._copies.clear()
         if self._step is None:
             self._check_marks()
@@ -562,8 +561,7 @@ class Averager:
             self._used_elsewhere = [index for index, count in enumerate(self._counts)
                                     if count == 0 and index not in self._sparse and self.reducer.averaged_gradient(index)[1]]
             for index in self._used_elsewhere:
-                left = self.parameters[index].grad  # of a shared parameter, it may already be the average
-                if self._step is None and not (index in self._shared and left is not None and left.count_nonzero()):
+                if self._step is None and id(self.parameters[index]) not in self._overwritten:
                     self._drop_left(index)
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None and index not in self._sparse:
@@ -587,6 +585,12 @@ class Averager:
             parameter.grad = self._views[index]
         else:
             parameter.grad = memory.copy_at(address, parameter.shape, self._strides[index], self._dtypes[index], parameter.device)
+            self._tell_overwritten(parameter)
+
+    @staticmethod
+    def _tell_overwritten(parameter):
+        for owner in _averagers.get(parameter, ()):
+            owner._overwritten.add(id(parameter))
 
     def _over(self):
         self._task, self.marking = None, False
