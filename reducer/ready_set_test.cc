@@ -201,7 +201,7 @@ TEST(ReadySetStaticGraph, CountsOnceAndIsReadyAtTheLastMarkThen) {
   }
 }
 
-// What does not come may have been used.
+// A parameter without a mark may have been used.
 TEST(ReadySet, ABackwardThatIsCutShortFindsNothingUnused) {
   TestReadySet finding(4, kFindUnused);
   LOCKSTEP_EXPECT_OK(finding.Begin(absl::nullopt));
