@@ -242,6 +242,15 @@ class EqualsTorch(Case):
             with self.assertRaisesRegex(lockstep.FailedPrecondition, "'0.weight' of delay_all_reduce_named_params.*'1.weight'"):
                 ours(torch.ones(1, 2)).sum().backward()
 
+    def test_a_trigger_of_two_wrappers_that_a_rank_does_not_use(self):
+        module = Holder(torch.ones(1, 1), lambda x: (x @ module.weight if RANK == 0 else x) @ module.delayed)
+        module.delayed = nn.Parameter(torch.ones(1, 1))
+        ours = [DistributedDataParallel(module, find_unused_parameters=True, param_to_hook_all_reduce=module.weight,
+                                        delay_all_reduce_named_params=[('delayed', module.delayed)]) for _ in range(2)]
+        module.weight.grad = torch.ones(1, 1)
+        sum(each(torch.ones(1, 1)) for each in ours).backward()
+        self.assertEqual((module.weight.grad.item(), module.delayed.grad.item()), (2, 2))
+
     def test_over_a_group_of_gloo(self):
         for _ in range(2):
             ours, theirs = self.pair()

@@ -290,7 +290,9 @@ class Averager:
         queue = torch.autograd.Variable._execution_engine.queue_callback
         if self._trigger in left:  # it is marked last, behind the gradients that are delayed
             del left[self._trigger]
-            queue(lambda: self._mark(self._trigger))
+            # Until then, the average of another wrapper may come to it.
+            own = self.parameters[self._trigger].grad.clone() if self._trigger in self._shared else None
+            queue(lambda: self._mark(self._trigger, own))
         queue(_Pass(self))
         for index in left:
             self._mark(index)
@@ -399,9 +401,10 @@ class Averager:
         if averaged:
             self._mark(index)
 
-    def _mark(self, index):
+    def _mark(self, index, own=None):
+        """own: a copy of the gradient of a shared parameter."""
         parameter = self.parameters[index]
-        gradient = parameter.grad
+        gradient = parameter.grad if own is None else own
         if self._counting:
             self._counts[index] += 1
         if self._recording is not None:

@@ -73,6 +73,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
       static      With static_graph, a gradient that an earlier pass left of a parameter that only other ranks use is refused, unless it is
                   zero. torch's averages it. A parameter that has no gradient in the first backward must not have one later.
+      join        divide_by_initial_world_size=False holds with every hook that averages. torch's hooks divide by all ranks.
       copies      copy.deepcopy and unpickling are local, and so is evaluating a copy. It first communicates, which every rank does then, in
                   a forward pass in training mode with gradients, or else in a backward pass.
       no effect   skip_all_reduce_unused_params, batched_grad_copy, lazy_bucket_allocation: hints for torch's reducer.
