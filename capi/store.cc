@@ -146,7 +146,7 @@ class EmbeddersStore final : public lockstep::Store {
     absl::optional<lockstep_code> code;
     if (std::shared_ptr<Callbacks> taken = Take(end); taken != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(
-          code, lockstep::CallWithin(end, "lockstep-store",
+          code, lockstep::CallWithin(end, "lockstep-ask",
                                      [taken = std::move(taken), call, function] { return function(taken->c, *call); }));
     }
     if (code.has_value()) return Outcome(name, call->key, *code);
