@@ -171,6 +171,8 @@ TEST_P(Replan, GoesOnWithAStaticGraph) {
   RunPlanned(size(), Vectors(5, 10), options, [](PlannedWorker& worker) {
     const auto run = [&](int step) {
       const absl::Status status = worker.Run(step, {2, 1, 4, 2, 3}, {1, 2, 3, 4});
+      // The first one cannot know when a gradient is final.
+      EXPECT_EQ(worker.reducer().statistics().buckets_launched_in_backward > 0, step > 0);
       worker.ExpectLocal(0, step);
       return status;
     };
