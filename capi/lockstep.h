@@ -795,8 +795,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_unused(lockstep_reducer* r
                                                              const lockstep_stream* stream);
 
 /* Tells why gradients of this backward will be missing, such as an exception that has stopped it. If some are missing in end_backward, its
- * error has `reason` on every rank, instead of their names. After this call a parameter without a mark is missing, unless it was named as
- * unused. In the backward that counts the marks of a static graph all parameters are missing, and the next backward counts them. */
+ * error has `reason` on every rank, or their names if `reason` is empty. After this call a parameter without a mark is missing, unless it
+ * was named as unused. In the backward that counts the marks of a static graph all parameters are missing, and the next backward counts
+ * them. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_explain_missing(lockstep_reducer* reducer, const char* reason);
 
 /* Ends a step: waits for the averages (with a stream: makes the stream wait for them).
@@ -1371,8 +1372,9 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_cast_tensors(const lockstep_tensor* sou
  * instead of a URL. */
 
 /* Each callback returns LOCKSTEP_OK, or a code, which becomes the communicator's error. Values are bytes, not strings. After timeout_ms
- * a callback returns LOCKSTEP_DEADLINE_EXCEEDED. A callback that returns later, for example because a server is stopped, counts as if it
- * had; until it returns, further calls fail in the same way. `release` is called after that.
+ * a callback returns LOCKSTEP_DEADLINE_EXCEEDED. One that returns neither by then nor within 1 s, for example because a server is stopped,
+ * counts as if it had; until it returns, which may be after the communicator was created, further calls fail in the same way. `release` is
+ * called after that.
  *   THREADS  They run on threads of the library, one at a time. */
 typedef struct lockstep_store_callbacks {
   size_t struct_size;

@@ -30,7 +30,7 @@ constexpr char kName[] = "store of this program";
 constexpr size_t kValueBytesUsual = 4096;
 constexpr std::chrono::milliseconds kPollMin(1);
 constexpr std::chrono::milliseconds kPollMax(50);
-// The time for a callback that is called after the deadline.
+// The time that each callback has at least: set-ups that have failed use the store after their deadline.
 constexpr std::chrono::milliseconds kMoment(1000);
 
 // The embedder's callbacks.
@@ -138,13 +138,13 @@ class EmbeddersStore final : public lockstep::Store {
     });
   }
 
-  // Makes a call, and waits for it until the deadline; for a moment if that has passed.
+  // Makes a call, and waits for it until the deadline, but at least for a moment.
   template <typename Function>
   absl::Status Run(const char* name, const std::shared_ptr<CallbackCall>& call, Deadline deadline, Function function) {
-    call->timeout_ms = deadline.remaining_ms();
     const Deadline end = Deadline::At(std::max(deadline.time(), Deadline::After(kMoment).time()));
     absl::optional<lockstep_code> code;
     if (std::shared_ptr<Callbacks> taken = Take(end); taken != nullptr) {
+      call->timeout_ms = deadline.remaining_ms();
       LOCKSTEP_ASSIGN_OR_RETURN(
           code, lockstep::CallWithin(end, "lockstep-ask",
                                      [taken = std::move(taken), call, function] { return function(taken->c, *call); }));

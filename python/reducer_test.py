@@ -1,6 +1,7 @@
 """The reducer from Python, on two ranks."""
 
 import array
+import itertools
 import re
 import threading
 import unittest
@@ -79,14 +80,15 @@ class Reducer(unittest.TestCase):
         self.assertEqual(reducer.averaged_gradient(2), (None, False))
 
     def test_a_backward_that_is_cut_short_has_no_unused_parameters(self):
-        for options in ({'find_unused_parameters': True}, {'static_graph': True}):
-            reducer = self.make(**options)
+        for option, reason in itertools.product(('find_unused_parameters', 'static_graph'), ('it raised', '')):
+            reducer = self.make(**{option: True})
             self.setUp()
-            with self.subTest(**options), self.assertRaisesRegex(lockstep.FailedPrecondition, 'rank 0.* it raised'):
+            error = self.assertRaisesRegex(lockstep.FailedPrecondition, f'rank 0.* {reason or "no gradient came"}')
+            with self.subTest(option, reason=reason), error:
                 if RANK == 0:
                     reducer.begin_backward()
                     reducer.mark_ready(2, matrix(self.gradients[2]))
-                    reducer.explain_missing('it raised')
+                    reducer.explain_missing(reason)
                     reducer.end_backward()
                 else:
                     self.step(reducer)
@@ -130,7 +132,7 @@ class Reducer(unittest.TestCase):
             return [weakref.ref(each) for each in arrays]
 
         for options, calls in (({'find_unused_parameters': True}, ('mark_ready', 'mark_ready_into')),
-                               ({'delayed': [0], 'delayed_trigger': 1}, ('mark_ready',))):
+                               ({'delayed': iter([0]), 'delayed_trigger': 1}, ('mark_ready',))):
             for call in calls:
                 with self.subTest(call, **options):
                     reducer = self.make(**options)

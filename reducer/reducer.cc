@@ -118,7 +118,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
   {
     MutexLock lock(&mu_);
     LOCKSTEP_RETURN_IF_ERROR(ready_set_.Begin(options.unused));
-    why_missing_.clear();
+    why_missing_.reset();
     // Then gradients stay borrowed for the whole window.
     if (!options_.find_unused) claims_.NextRound();
     if (!options.sync) {
@@ -332,8 +332,8 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
       return absl::FailedPreconditionError("end_backward: no backward was begun");
     }
     const bool accumulates = state_ == State::kAccumulating;
-    rest = ready_set_.End(accumulates, /*cut_short=*/!why_missing_.empty());
-    if (!rest.complaint.empty() && !why_missing_.empty()) rest.complaint = why_missing_;
+    rest = ready_set_.End(accumulates, /*cut_short=*/why_missing_.has_value());
+    if (!rest.complaint.empty() && !why_missing_.value_or("").empty()) rest.complaint = *why_missing_;
     if (accumulates) {
       BecomeIdle();
       if (rest.complaint.empty()) return true;

@@ -181,7 +181,8 @@ class Reducer {
   // ERRORS  as of MarkReady; FAILED_PRECONDITION also without find_unused, after a refused mark, and in a captured step
   absl::Status MarkUnused(size_t index, Stream* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Why gradients of the backward under way will be missing: if they are, the error of its end has this instead of their names.
+  // Why gradients of the backward under way will be missing: if they are, the error of its end has this, if it is not empty, instead of
+  // their names. A parameter without a mark is missing then.
   void ExplainMissing(std::string reason) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Records a mark that the caller refused with `error`. RETURNS `error`.
@@ -413,8 +414,8 @@ class Reducer {
   bool delayed_filled_ ABSL_GUARDED_BY(mu_) = false;
   // Unused parameters whose views may be written until end_backward.
   std::vector<size_t> unused_at_end_ ABSL_GUARDED_BY(mu_);
-  Stream* begin_stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the backward under way
-  std::string why_missing_ ABSL_GUARDED_BY(mu_);         // of this backward; empty: unknown
+  Stream* begin_stream_ ABSL_GUARDED_BY(mu_) = nullptr;           // of the backward under way
+  absl::optional<std::string> why_missing_ ABSL_GUARDED_BY(mu_);  // of this backward, if it was told
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;  // synchronised backwards begun
 };

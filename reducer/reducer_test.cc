@@ -100,24 +100,6 @@ TEST(Reducer, OfOneEmptyParameterWithoutMemoryStillSteps) {
   });
 }
 
-TEST(Reducer, LeavesAveragesInTargetsWithTheStridesOfTheTable) {
-  // Columns first; and rows with gaps between them.
-  const std::vector<Parameter> table = {MakeParameter("columns", DType::kBF16, {2, 3}, {1, 2}),
-                                        MakeParameter("gaps", DType::kBF16, {2, 3}, {4, 1})};
-  RunWorkers(2, table, {}, [&](Worker& worker) {
-    std::vector<Parameter> wide = table;
-    for (Parameter& parameter : wide) parameter.dtype = DType::kF64;
-    Replica targets(wide, worker.rank());
-    worker.BeginStep(5);
-    for (const size_t index : {0, 1}) {
-      LOCKSTEP_EXPECT_OK(worker.reducer().MarkReady(index, worker.gradient(index), targets.gradient(index), nullptr));
-    }
-    LOCKSTEP_EXPECT_OK(worker.End());
-    targets.ExpectAverages(2, {5});
-    worker.ExpectLocals(5);
-  });
-}
-
 // Where ranks share memory, so do buckets: nothing of them is sent.
 TEST(Reducer, TakesBucketsFromTheCommunicatorsAllocator) {
   if (!OnHost()) GTEST_SKIP() << "the memory that ranks share is the host's";
@@ -308,29 +290,6 @@ TEST(Reducer, BroadcastsFromAnyRank) {
     ReachableVector<float> values(5, static_cast<float>(worker.rank()));
     LOCKSTEP_EXPECT_OK(worker.reducer().Broadcast({VectorView(values.data(), DType::kF32, 5)}, Rank(2)));
     EXPECT_THAT(values, Each(2.0f));
-  });
-}
-
-TEST(Reducer, RecordsTheTimesOfAStepInTheirOrder) {
-  ReducerOptions options;
-  options.bucket_caps_bytes = kSmall;
-  RunWorkers(2, MixedTable(), options, [](Worker& worker) {
-    for (int step = 0; step < 20; ++step) {
-      const StepTime before = StepClock::now();
-      LOCKSTEP_ASSERT_OK(worker.reducer().BeginForward({}));
-      worker.ExpectStep(step, Shuffled(worker, step));
-      const StepRecord& last = worker.reducer().record().last;
-      EXPECT_EQ(last.step, step + 1);
-      EXPECT_LE(before, last.forward_begin);
-      EXPECT_LE(last.forward_begin, last.backward_begin);
-      for (const BucketRecord& bucket : last.buckets) {
-        EXPECT_LE(last.backward_begin, bucket.ready);
-        EXPECT_LE(bucket.ready, bucket.launched);
-        EXPECT_LE(bucket.launched, bucket.done());
-        EXPECT_LE(bucket.done(), last.end);
-      }
-      EXPECT_LE(last.end_called, last.end);
-    }
   });
 }
 

@@ -234,11 +234,13 @@ class Reducer:
         self._weak = _Weak(self)
         self._context = ffi.new_handle(self._weak)
         out = ffi.new('lockstep_reducer**')
-        check(communicator._call(lib.lockstep_reducer_create, table, len(rows), self._read(options, hook, replicas), out))
+        read = self._read(options, hook, replicas)
+        check(communicator._call(lib.lockstep_reducer_create, table, len(rows), read, out))
         self.borrowed = []  # what the step uses: kept until it is over
         # And what later steps may use, by parameter: the last mark without sync, until the next synchronised step has ended, and the last
         # mark of a delayed parameter.
-        self._window, self._delayed, self._no_sync = {}, frozenset(options.get('delayed') or ()), False
+        self._window, self._no_sync = {}, False
+        self._delayed = frozenset(read.delayed[i] for i in range(read.delayed_count))
         self._c, self._before_destroy = own(out[0], lib.lockstep_reducer_destroy,
                                             (self.borrowed, self._window, self._context, self._weak))
         self.communicator = communicator
@@ -354,10 +356,13 @@ class Reducer:
 
     def _mark(self, call, index, read, *arguments):
         self.borrowed.append(read)
+        keeps = self._no_sync or index in self._delayed
+        if keeps:  # both, since a signal's exception may hide whether this mark was accepted
+            self._window[index] = read, self._window.get(index)
         error = call(self._c, index, *arguments)
         if error:
             check(error)
-        if self._no_sync or index in self._delayed:
+        if keeps:
             self._window[index] = read
 
     def mark_ready_at(self, index, address, stream=None):

@@ -25,6 +25,8 @@ absl::StatusOr<std::unique_ptr<ReplicaCheck>> ReplicaCheck::Create(Communicator*
 absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, uint64_t known_until,
                                                                  absl::Span<const void* const> data, Stream* stream,
                                                                  std::chrono::milliseconds timeout) {
+  // Before anything that the other ranks take part in, so that this rank may call again.
+  LOCKSTEP_RETURN_IF_ERROR(hash_->Check(data, stream));
   if (differed_in_ != 0 && differed_in_ < known_until) {
     CompareOptions options;
     options.stream = stream;

@@ -46,7 +46,8 @@ class ReplicaCheck {
   // Step `step` is about to begin, and this rank holds the communicator. Steps before `known_until` are over on every rank. Collective if
   // hashes have differed in one of these. `data` as in ReplicaHash::Next; timeout as in CompareOptions.
   // RETURNS  the hash that this step compares
-  // ERRORS   of on_drift, ReplicaHash::Next or the communicator: the step does not begin
+  // ERRORS   of ReplicaHash::Check, on this rank, which may call again; of on_drift, ReplicaHash::Next or the communicator: the step does
+  //          not begin
   absl::StatusOr<absl::optional<uint32_t>> BeginStep(uint64_t step, uint64_t known_until,
                                                      absl::Span<const void* const> data, Stream* stream,
                                                      std::chrono::milliseconds timeout);

@@ -99,9 +99,7 @@ absl::StatusOr<std::unique_ptr<ReplicaHash>> ReplicaHash::Create(absl::Span<cons
 ReplicaHash::ReplicaHash(absl::Span<const Parameter> tensors, const kernels::BucketKernels* kernels)
     : tensors_(tensors.begin(), tensors.end()), slices_(CutIntoSlices(tensors)), kernels_(kernels) {}
 
-absl::StatusOr<absl::optional<uint32_t>> ReplicaHash::Next(uint64_t step, absl::Span<const void* const> data,
-                                                           Stream* stream) {
-  if (slices_.empty()) return absl::nullopt;
+absl::Status ReplicaHash::Check(absl::Span<const void* const> data, const Stream* stream) const {
   if (!data.empty() && data.size() != tensors_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("replicas: ", data.size(), " addresses for ", tensors_.size(), " tensors"));
@@ -109,6 +107,12 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaHash::Next(uint64_t step, absl::
   if (kernels_ != nullptr && !data.empty() && stream == nullptr) {
     return absl::InvalidArgumentError("replicas: they are on a device, and no stream is given");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<uint32_t>> ReplicaHash::Next(uint64_t step, absl::Span<const void* const> data,
+                                                           Stream* stream) {
+  if (slices_.empty()) return absl::nullopt;
   const absl::Span<const TensorRange> slice = slices_[step % slices_.size()];
   const bool any = !data.empty() && std::any_of(slice.begin(), slice.end(), [&data](const TensorRange& range) {
     return data[range.tensor] != nullptr;

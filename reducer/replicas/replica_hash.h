@@ -56,10 +56,14 @@ class ReplicaHash {
   static constexpr size_t kSlices = 61;  // or one
   size_t slices() const { return slices_.size(); }
 
+  // ERRORS  INVALID_ARGUMENT  there are too few or too many addresses, or they are on a device and there is no stream
+  absl::Status Check(absl::Span<const void* const> data, const Stream* stream) const;
+
   // Hashes the slice of this step. `data` has the address of each tensor, or null for a tensor that is left out of this step; empty: no
-  // tensor is hashed. On a device the memory is read in the order of `stream`; without a stream nothing is hashed.
+  // tensor is hashed. On a device the memory is read in the order of `stream`. REQUIRES  Check(data, stream)
   // RETURNS  the hash that the ranks are to compare in this step: of this step on the host, of step - 2 on a device. nullopt: there is
   //          none, so this rank compares nothing.
+  // ERRORS   the stream's
   absl::StatusOr<absl::optional<uint32_t>> Next(uint64_t step, absl::Span<const void* const> data, Stream* stream);
 
  private:

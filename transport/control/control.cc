@@ -255,7 +255,8 @@ class Search {
     Deadline overruled = Deadline::Infinite();
     Attempt attempt = TryCoordinator(options_, *store_, *record, deadline_, [&] {
       LogNowAndThen();
-      absl::StatusOr<std::string> now = store_->Get(key_, deadline_);
+      absl::StatusOr<std::string> now =
+          store_->Get(key_, Deadline::Earlier(deadline_, Deadline::After(options_.peer_timeout)));
       const WipedAtEnd wiped(&now);
       if (!now.ok() && !absl::IsNotFound(now.status())) return true;
       if (now.ok() && *now == text) return true;

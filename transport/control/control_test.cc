@@ -492,7 +492,7 @@ TEST_P(ControlChannelTest, ASecondRankZeroThatComesAfterTheSetUpDisturbsNobody) 
 class SilentStore : public Store {
  public:
   std::string Describe() const override { return "silent store"; }
-  void Silence() { silent_ = true; }
+  void Silence(int after = 0) { answers_ = after; }
   Deadline::Clock::time_point latest() {
     MutexLock lock(&mu_);
     return latest_;
@@ -501,7 +501,7 @@ class SilentStore : public Store {
  protected:
   absl::StatusOr<std::string> Perform(const StoreCall& call, Deadline deadline) override {
     MutexLock lock(&mu_);
-    if (!silent_) {
+    if (answers_-- > 0) {
       LOCKSTEP_ASSIGN_OR_RETURN(const absl::optional<std::string> result, map_.Perform(call));
       return result.value_or("");
     }
@@ -510,7 +510,7 @@ class SilentStore : public Store {
   }
 
  private:
-  std::atomic<bool> silent_{false};
+  std::atomic<int> answers_{1 << 30};
   Mutex mu_;
   StoreMap map_ ABSL_GUARDED_BY(mu_){~size_t{0}};
   Deadline::Clock::time_point latest_ ABSL_GUARDED_BY(mu_) = Deadline::Clock::time_point::min();
@@ -540,6 +540,22 @@ TEST_P(ControlChannelTest, AStoreThatDoesNotAnswerIsNamedBeforeTheDeadline) {
   options.rank_zero_serves = true;
   EXPECT_THAT(ControlChannel::Create(options, &store, Soon()),
               StatusIs(absl::StatusCode::kAborted, StartsWith("rank 0, which serves the store, is unresponsive: ")));
+}
+
+// As where rank 0, which serves the store, is stopped once its address is read.
+TEST_P(ControlChannelTest, ASilentRankZeroIsNamedThoughTheStoreIsSilentToo) {
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(UniqueFd silent, Listen(LoopbackAddress()));
+  control::CoordinatorRecord record = RefusedRecord();
+  record.address = *LocalAddress(silent.get());
+  SilentStore store;
+  LOCKSTEP_ASSERT_OK(store.Set(kKey, control::EncodeCoordinatorRecord(record), Soon()));
+  store.Silence(/*after=*/1);
+  ControlOptions options = Options(1, 2);
+  options.peer_timeout = milliseconds(100);
+  const Deadline deadline = Soon();
+  EXPECT_THAT(ControlChannel::Create(options, &store, deadline),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("is unresponsive: no heartbeat for 100 ms before")));
+  EXPECT_LT(store.latest(), deadline.time());
 }
 
 TEST_P(ControlChannelTest, AnotherWorldSizeIsEverybodysError) {
