@@ -46,8 +46,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(str(errors.to_exception(error)), 'ZeroDivisionError: by zero')
         error = ffi.gc(errors.to_error(lockstep.Unavailable('no way: \N{SNOWMAN}')), lib.lockstep_error_free)
         self.assertEqual(repr(errors.to_exception(error)), repr(lockstep.Unavailable('no way: \N{SNOWMAN}')))
-        error = ffi.gc(errors.to_error(OSError('no file \udcff')), lib.lockstep_error_free)
-        self.assertEqual(str(errors.to_exception(error)), 'OSError: no file ?')
+        error = ffi.gc(errors.to_error(OSError('no file \udcff\0')), lib.lockstep_error_free)
+        self.assertEqual(str(errors.to_exception(error)), r'OSError: no file \udcff\0')
 
     def test_options_by_name(self):
         for given, kind, text in (({'colour': 1}, lockstep.InvalidArgument, 'no option colour; there are algorithm, .*world_size'),

@@ -9,7 +9,7 @@ STEPS = 1000
 
 def fail(way):
     if way == 'raise':
-        raise ValueError('a bad batch')
+        raise ValueError('a bad batch: \udce9\0')
     if way == 'exit':
         sys.exit(3)
     if way == 'signal':

@@ -15,7 +15,7 @@ import traceback
 import weakref
 
 from lockstep._native import ffi
-from lockstep.errors import Error
+from lockstep.errors import Error, encode
 
 _CALLBACKS_SECONDS = 10
 
@@ -71,10 +71,11 @@ def _tell_why():
     if raised is None:
         return
     _quieten_threads()
+    reason = encode(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}').decode()
     for communicator in list(communicators):
         if communicator.size > 1 and communicator.status() is None:
             try:
-                communicator.abort(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}')
+                communicator.abort(reason)
             except Error:  # it has failed meanwhile
                 pass
 

@@ -11,6 +11,8 @@ import sys
 import time
 import traceback
 
+from lockstep.errors import encode
+
 # torchrun takes the earliest time as the root cause. See comm/record/failure_report.cc.
 _VICTIM_SECONDS = 30
 
@@ -56,6 +58,11 @@ def _own_place():
     return {}
 
 
+def _readable(text):
+    # The launcher takes no JSON with half of a character.
+    return encode(text).decode()
+
+
 def write(path, error):
     """Writes the exception into the error file, in the place of what the library or torch's @record wrote there."""
     now = time.time_ns()
@@ -69,10 +76,10 @@ def write(path, error):
     frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(__file__) + os.sep)] or frames
     if frames:
-        ours['where'] = f'{frames[-1].filename}:{frames[-1].lineno}'
-    extra = {'py_callstack': ''.join(traceback.format_exception(error)),
+        ours['where'] = _readable(f'{frames[-1].filename}:{frames[-1].lineno}')
+    extra = {'py_callstack': _readable(''.join(traceback.format_exception(error))),
              'timestamp': str(now // 10**9 + (_VICTIM_SECONDS if 'failed_rank' in ours else 0))}
-    message = {'message': traceback.format_exception_only(error)[-1].strip(), 'extraInfo': extra}
+    message = {'message': _readable(traceback.format_exception_only(error)[-1].strip()), 'extraInfo': extra}
     with open(f'{path}.{os.getpid()}', 'w', encoding='utf-8') as file:
         json.dump({**found, 'message': message, 'lockstep': ours}, file)
     os.replace(file.name, path)

@@ -215,8 +215,13 @@ absl::StatusOr<std::vector<Parameter>> DeserializeParameters(const std::string& 
 
 absl::Status FirstDifference(int rank_a, absl::Span<const Parameter> a, int rank_b, absl::Span<const Parameter> b) {
   if (a.size() != b.size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", rank_a, " has ", a.size(), " parameters and rank ", rank_b, " has ", b.size()));
+    if (a.size() < b.size()) return FirstDifference(rank_b, b, rank_a, a);
+    size_t i = 0;
+    while (i < b.size() && a[i].name == b[i].name) ++i;
+    return WithParameter(absl::FailedPreconditionError(
+                             absl::StrCat("rank ", rank_a, " has ", a.size(), " parameters and rank ", rank_b, " has ",
+                                          b.size(), ": they differ from ", Named(i, a[i]), " of rank ", rank_a, " on")),
+                         i);
   }
   for (size_t i = 0; i < a.size(); ++i) {
     const auto differ = [&](absl::string_view what, absl::string_view of_a, absl::string_view of_b) {

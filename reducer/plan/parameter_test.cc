@@ -210,7 +210,8 @@ TEST(FirstDifference, IsASentenceAboutTheFirstOne) {
     void (*change)(std::vector<Parameter>&);
     const char* says;
   } cases[] = {
-      {[](auto& other) { other.pop_back(); }, "rank 0 has 4 parameters and rank 3 has 3"},
+      {[](auto& other) { other.erase(other.begin() + 2); },
+       "rank 0 has 4 parameters and rank 3 has 3: they differ from parameter 2 'conv' of rank 0 on"},
       {[](auto& other) { other[0].name = "w"; },
        "the name of parameter 0 'layer1.weight' differs: layer1.weight on rank 0, w on rank 3"},
       {[](auto& other) { other[2].dtype = DType::kBF16; },
@@ -232,7 +233,7 @@ TEST(FirstDifference, IsASentenceAboutTheFirstOne) {
     change(other);
     const absl::Status difference = FirstDifference(0, table, 3, other);
     EXPECT_EQ(difference.message(), says);
-    EXPECT_EQ(GetErrorInfo(difference).parameter.has_value(), other.size() == table.size());
+    EXPECT_TRUE(GetErrorInfo(difference).parameter.has_value());
   }
 }
 

@@ -213,9 +213,7 @@ class Search {
       absl::StatusOr<std::string> text =
           store_->Wait(key_, Deadline::Earlier(deadline_, Deadline::After(kLogInterval)));
       const WipedAtEnd wiped(&text);
-      if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
-        return Annotate(text.status(), absl::StrCat("wait for rank 0 in ", store_->Describe()));
-      }
+      if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) return Annotate(text.status(), "wait for rank 0");
       if (!text.ok()) LOCKSTEP_RETURN_IF_ERROR(CheckStore());
       if (text.ok()) {
         if (absl::optional<absl::StatusOr<Welcomed>> taken = Take(*text)) return *std::move(taken);

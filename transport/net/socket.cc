@@ -368,6 +368,10 @@ absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, bool* refuse
   LOCKSTEP_RETURN_IF_ERROR(SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   if (const int error = Begin(socket.get(), address); error != 0) {
     if (refused != nullptr) *refused = error == ECONNREFUSED;
+    // Nobody can be reached there, however long one waits.
+    if (error == ENETUNREACH && address.loopback()) {
+      return absl::InternalError(absl::StrCat("connect to ", address.ToString(), ": the loopback interface is down"));
+    }
     return ErrnoStatus(error, ConnectText(socket.get(), address));
   }
   return socket;

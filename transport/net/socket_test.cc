@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/fork.h"
+#include "base/fork_testing.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -256,6 +258,17 @@ TEST(StartConnect, FinishTellsHowItEnded) {
   EXPECT_TRUE(refused);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                AllOf(HasSubstr(address.ToString()), HasSubstr("Connection refused"))));
+}
+
+TEST(StartConnect, SaysThatTheLoopbackInterfaceIsDown) {
+  const int status = RunInForkedChild(
+      [] {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return 77;
+        return StartConnect(Loopback()).status().code() == absl::StatusCode::kInternal ? 0 : 1;
+      },
+      Deadline::AfterMs(20'000));
+  if (status == 77) GTEST_SKIP() << "no network namespaces";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(StartConnect, ConnectionToItselfCountsAsRefused) {

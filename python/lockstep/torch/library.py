@@ -104,8 +104,8 @@ def _compile(path):
         except subprocess.TimeoutExpired:
             raise lockstep.Unavailable(f'{" ".join(line)} took more than {LIMIT_S} s') from None
         if done.returncode != 0:
-            raise lockstep.Unavailable(f'the back end could not be compiled for PyTorch {torch.__version__}: {remedy}. '
-                                       f'{" ".join(line)}: {done.stderr[:4000]}')
+            raise lockstep.Unavailable(f'the back end could not be compiled for PyTorch {torch.__version__}: '
+                                       f'{done.stderr[:200].partition(chr(10))[0]}; {remedy}. {" ".join(line)}: {done.stderr[:4000]}')
         out.rename(path)  # other processes see the whole file or none
 
 
