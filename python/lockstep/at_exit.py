@@ -15,7 +15,7 @@ import traceback
 import weakref
 
 from lockstep._native import ffi
-from lockstep.errors import Error, encode
+from lockstep.errors import Error, utf8
 
 _CALLBACKS_SECONDS = 10
 
@@ -71,7 +71,7 @@ def _tell_why():
     if raised is None:
         return
     _quieten_threads()
-    reason = encode(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}').decode()
+    reason = utf8(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}').decode()
     for communicator in list(communicators):
         if communicator.size > 1 and communicator.status() is None:
             try:

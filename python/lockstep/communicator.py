@@ -31,7 +31,7 @@ import threading
 
 from lockstep import at_exit, options, tensors, works
 from lockstep._native import ffi, lib
-from lockstep.errors import FailedPrecondition, InvalidArgument, check, encode, take_text
+from lockstep.errors import FailedPrecondition, InvalidArgument, check, take_text, utf8
 from lockstep.memory import CUDA, HOST, Memory
 from lockstep.objects import ANY_SOURCE, ANY_TAG, EVERY_RANK, ObjectCalls  # noqa: F401: for those who look here
 from lockstep.works import Message, Work  # noqa: F401
@@ -135,7 +135,7 @@ class Communicator(ObjectCalls):
 
     def abort(self, reason):
         """Fails all operations under way and all later ones, on every rank, with Aborted and this text. Does not wait."""
-        check(self._call(lib.lockstep_communicator_abort, encode(reason)))
+        check(self._call(lib.lockstep_communicator_abort, utf8(reason)))
 
     def set_timeout(self, seconds):
         """Changes the timeout of this rank's later collectives and messages that name none. What is made from the communicator later

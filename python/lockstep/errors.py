@@ -121,7 +121,7 @@ def check(error):
         raise made
 
 
-def encode(text):
+def utf8(text):
     """The UTF-8 of a text that a C function reads. An exception's may have what it cannot: NUL, and parts of a file name."""
     return text.replace('\0', r'\0').encode(errors='backslashreplace')
 
@@ -130,7 +130,7 @@ def to_error(exception):
     """A lockstep_error* with what a callback raised, for the library to free."""
     code = exception.code if isinstance(exception, Error) else lib.LOCKSTEP_UNKNOWN
     text = str(exception) if isinstance(exception, Error) else f'{type(exception).__name__}: {exception}'
-    return lib.lockstep_error_create(code, encode(text))
+    return lib.lockstep_error_create(code, utf8(text))
 
 
 def take_text(text):

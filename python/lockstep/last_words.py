@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 
-from lockstep.errors import encode
+from lockstep.errors import utf8
 
 # torchrun takes the earliest time as the root cause. See comm/record/failure_report.cc.
 _VICTIM_SECONDS = 30
@@ -60,7 +60,7 @@ def _own_place():
 
 def _readable(text):
     # The launcher takes no JSON with half of a character.
-    return encode(text).decode()
+    return utf8(text).decode()
 
 
 def write(path, error):

@@ -12,7 +12,7 @@ import pickle
 
 from lockstep import tensors
 from lockstep._native import ffi, lib
-from lockstep.errors import FailedPrecondition, InvalidArgument, encode
+from lockstep.errors import FailedPrecondition, InvalidArgument, utf8
 
 ANY_SOURCE, ANY_TAG, EVERY_RANK = lib.LOCKSTEP_ANY_SOURCE, lib.LOCKSTEP_ANY_TAG, lib.LOCKSTEP_EVERY_RANK
 
@@ -43,7 +43,7 @@ def encode(value, allow_pickle):
         return _ERROR + (f'an object of type {type(value).__name__} is neither bytes nor exactly JSON; '
                          'allow_pickle=True on sender and receivers sends it as a pickle').encode()
     except Exception as error:
-        return _ERROR + encode(f'an object of type {type(value).__name__} cannot be sent: {type(error).__name__}: {error}')
+        return _ERROR + utf8(f'an object of type {type(value).__name__} cannot be sent: {type(error).__name__}: {error}')
 
 
 def decode(data, source, allow_pickle):

@@ -20,7 +20,7 @@ import weakref
 from lockstep import at_exit, options, tensors, works
 from lockstep._native import ffi, lib
 from lockstep.communicator import own, read_list
-from lockstep.errors import Error, FailedPrecondition, InvalidArgument, check, encode, take_text, to_error, to_exception
+from lockstep.errors import Error, FailedPrecondition, InvalidArgument, check, take_text, to_error, to_exception, utf8
 
 _AVERAGING = {'before': lib.LOCKSTEP_AVERAGING_BEFORE, 'after': lib.LOCKSTEP_AVERAGING_AFTER, 'none': lib.LOCKSTEP_AVERAGING_NONE,
               'in_collective': lib.LOCKSTEP_AVERAGING_IN_COLLECTIVE, 'predivide': lib.LOCKSTEP_AVERAGING_PREDIVIDE}
@@ -395,7 +395,7 @@ class Reducer:
 
     def explain_missing(self, reason):
         """Tells why gradients of this backward will be missing: the error of end_backward has this then, on all ranks."""
-        check(lib.lockstep_reducer_explain_missing(self._c, encode(reason)))
+        check(lib.lockstep_reducer_explain_missing(self._c, utf8(reason)))
 
     def end_backward(self, stream=None):
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
