@@ -42,7 +42,7 @@ class Check(unittest.TestCase):
             self.skipTest(f'no network namespace: {error}')
         status, page = self.check(*unshare)
         self.assertEqual(status, 1, page)
-        self.assertRegex(page, r'(?m)^\w+: +FAULT: .*127\.0\.0\.1')
+        self.assertRegex(page, r'(?m)^lockstep-run: connect to 127\.0\.0\.1:0: the loopback interface is down\nresult: +FAULT: ')
 
     def test_no_secret_is_printed(self):
         with tempfile.NamedTemporaryFile('w', prefix='private') as file:
