@@ -96,7 +96,7 @@ TEST(ReplicaHash, LeavesOutWhatHasNoAddress) {
   b[2] = 0;
   EXPECT_NE(of({a, b}), both);
   EXPECT_EQ(of({a, nullptr}), alone);
-  EXPECT_THAT(hash->Next(1, std::vector<const void*>{a}, nullptr), InvalidArgument("1 addresses for 2 tensors"));
+  EXPECT_THAT(hash->Check(std::vector<const void*>{a}, nullptr), InvalidArgument("1 addresses for 2 tensors"));
 }
 
 }  // namespace
