@@ -478,7 +478,7 @@ absl::StatusOr<std::string> RandomJobId() {
 // On the loopback interface: all ranks are on this host.
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(const Credentials& credentials) {
   LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::Parse("127.0.0.1:0"));
-  // Ranks would wait in vain for a store on an interface that is down.
+  // Ranks could not reach a store on an interface that is down, and would wait for it.
   const absl::Status reached = StartConnect(address).status();
   if (absl::IsInternal(reached)) return reached;
   TcpStoreServer::Options options;
