@@ -293,5 +293,28 @@ TEST(Reducer, BroadcastsFromAnyRank) {
   });
 }
 
+TEST(Reducer, RecordsTheTimesOfAStepInTheirOrder) {
+  ReducerOptions options;
+  options.bucket_caps_bytes = kSmall;
+  RunWorkers(2, MixedTable(), options, [](Worker& worker) {
+    for (int step = 0; step < 20; ++step) {
+      const StepTime before = StepClock::now();
+      LOCKSTEP_ASSERT_OK(worker.reducer().BeginForward({}));
+      worker.ExpectStep(step, Shuffled(worker, step));
+      const StepRecord& last = worker.reducer().record().last;
+      EXPECT_EQ(last.step, step + 1);
+      EXPECT_LE(before, last.forward_begin);
+      EXPECT_LE(last.forward_begin, last.backward_begin);
+      for (const BucketRecord& bucket : last.buckets) {
+        EXPECT_LE(last.backward_begin, bucket.ready);
+        EXPECT_LE(bucket.ready, bucket.launched);
+        EXPECT_LE(bucket.launched, bucket.done());
+        EXPECT_LE(bucket.done(), last.end);
+      }
+      EXPECT_LE(last.end_called, last.end);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing

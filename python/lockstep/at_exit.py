@@ -15,7 +15,7 @@ import traceback
 import weakref
 
 from lockstep._native import ffi
-from lockstep.errors import Error, utf8
+from lockstep.errors import Error
 
 _CALLBACKS_SECONDS = 10
 
@@ -71,11 +71,10 @@ def _tell_why():
     if raised is None:
         return
     _quieten_threads()
-    reason = utf8(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}').decode()
     for communicator in list(communicators):
         if communicator.size > 1 and communicator.status() is None:
             try:
-                communicator.abort(reason)
+                communicator.abort(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}')
             except Error:  # it has failed meanwhile
                 pass
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 
 from lockstep import at_exit, works
-from lockstep.errors import Unavailable
+from lockstep.errors import Unavailable, utf8
 from lockstep.torch.store import ask, hosts
 
 NAME = 'lockstep'
@@ -39,7 +39,7 @@ class _AllBackEnds:
         return None
 
     def abort(self, reason):
-        torch.ops.lockstep.abort_all(reason)
+        torch.ops.lockstep.abort_all(utf8(reason).decode())  # torch takes no half of a character either
 
     def close(self):
         # torch's abort hook takes up to twice 15 s to write its trace, and needs the interpreter.
