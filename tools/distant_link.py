@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """distant_link.py DELAY_MS LOSS_PERCENT SEED NAMESPACE/INTERFACE NAMESPACE/INTERFACE: a cable between two network namespaces.
 
-Makes a TAP device in each and prints "ready". What the first device sends arrives at the second DELAY_MS later, but for LOSS_PERCENT of
-the frames, which are lost; what the second sends arrives at once. The same seed loses the same frames of a sequence. Ends with its
-parent. For tools/emulated-hosts; needs root and /dev/net/tun.
+Makes a TAP device of 100 Mbit/s in each and prints "ready". What the first device sends arrives at the second DELAY_MS later, but for
+LOSS_PERCENT of the frames, which are lost; what the second sends arrives at once. The same seed loses the same frames of a sequence.
+Ends with its parent. For tools/emulated-hosts and tests; needs root and /dev/net/tun.
 """
 import collections
 import ctypes
@@ -12,11 +12,13 @@ import os
 import random
 import select
 import signal
+import socket
 import struct
 import sys
 import time
 
 PR_SET_PDEATHSIG, TUNSETIFF, IFF_TAP, IFF_NO_PI = 1, 0x400454CA, 0x0002, 0x1000
+SIOCETHTOOL, ETHTOOL_SSET = 0x8946, 2
 FRAME_BYTES_MAX = 65536
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -30,6 +32,9 @@ def make_tap(place):
     # The device belongs to the namespace in which the file is opened.
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", interface.encode(), IFF_TAP | IFF_NO_PI))
+    settings = ctypes.create_string_buffer(struct.pack("IIIH30x", ETHTOOL_SSET, 0, 0, 100))  # of struct ethtool_cmd, the speed
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(settings)))
     return tap
 
 

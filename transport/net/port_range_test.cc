@@ -34,14 +34,6 @@ TEST(PortRange, IsAFirstAndALastPort) {
   }
 }
 
-TEST(PortRange, OfTheEnvironmentNamesTheVariable) {
-  unsetenv(kVariable);
-  EXPECT_FALSE(PortRangeOfEnvironment()->has_value());
-  setenv(kVariable, "9-8", 1);
-  EXPECT_THAT(PortRangeOfEnvironment(), StatusIs(Code::kInvalidArgument, HasSubstr("LOCKSTEP_PORTS=\"9-8\": takes")));
-  unsetenv(kVariable);
-}
-
 TEST(PortRange, IsUsedUpByListenersAndThenSaysHowManyPortsARankNeeds) {
   const SocketAddress any = *SocketAddress::Parse("127.0.0.1:0");
   const uint16_t first = LocalAddress(ListenAnywhere(any)->get())->port();
