@@ -61,19 +61,17 @@ struct lockstep_communicator {
   ~lockstep_communicator() {
     if (ranks != nullptr && ranks.use_count() > 1) ranks->Leave();
   }
-  lockstep::Communicator* get() const { return borrowed != nullptr ? borrowed : ranks.get(); }
-  // For what is made from this. A hook's communicator belongs to its reducer: then only the world is kept.
-  std::shared_ptr<lockstep::Communicator> Share() const {
-    return borrowed != nullptr ? std::shared_ptr<lockstep::Communicator>(world, borrowed) : ranks;
-  }
+  lockstep::Communicator* get() const { return borrowed != nullptr ? borrowed.get() : ranks.get(); }
+  // For what is made from this.
+  std::shared_ptr<lockstep::Communicator> Share() const { return borrowed != nullptr ? borrowed : ranks; }
 
   uint64_t fork_generation = lockstep::ForkGeneration();
   // Destroyed from the last to the first.
   std::shared_ptr<void> open;              // shared by all handles of the world's communicators: closes the world
   std::shared_ptr<lockstep::World> world;  // shared by the communicator of all ranks and its subgroups
-  std::shared_ptr<lockstep::Communicator> ranks;  // of all ranks, or a subgroup; null if it is borrowed
-  lockstep::Communicator* borrowed = nullptr;     // a hook's, which belongs to its reducer
-  lockstep_hook_bucket* hook_bucket = nullptr;    // a stream-ordered hook's: collectives go on this bucket's stream
+  std::shared_ptr<lockstep::Communicator> ranks;     // of all ranks, or a subgroup; null if it is borrowed
+  std::shared_ptr<lockstep::Communicator> borrowed;  // a hook's, which does not end with this handle
+  lockstep_hook_bucket* hook_bucket = nullptr;       // a stream-ordered hook's: collectives go on this bucket's stream
   lockstep::capi::Streams streams;
 };
 

@@ -32,6 +32,7 @@ struct lockstep_hook_bucket {
 
 struct lockstep_hook_completion {
   std::shared_ptr<lockstep::HookCompletion> completion;
+  std::shared_ptr<lockstep_hook_bucket> bucket;  // whose communicator may be called late
 };
 
 // Where lookup by argument finds it.
@@ -52,13 +53,17 @@ class BucketHandles {
  public:
   explicit BucketHandles(const std::shared_ptr<lockstep::World>* world) : world_(world) {}
 
-  lockstep_hook_bucket* For(lockstep::HookBucket& bucket, bool stream_ordered) {
-    while (handles_.size() <= bucket.index) handles_.push_back(std::make_unique<lockstep_hook_bucket>());
-    lockstep_hook_bucket* const handle = handles_[bucket.index].get();
+  std::shared_ptr<lockstep_hook_bucket> For(lockstep::HookBucket& bucket, bool stream_ordered) {
+    if (handles_.size() <= bucket.index) handles_.resize(bucket.index + 1);
+    std::shared_ptr<lockstep_hook_bucket>& handle = handles_[bucket.index];
+    // Not the handle of a step that failed, whose hook is not done yet.
+    if (handle == nullptr || handle.use_count() > 1) handle = std::make_shared<lockstep_hook_bucket>();
     handle->bucket = &bucket;
     handle->communicator.world = *world_;
-    handle->communicator.borrowed = bucket.communicator;
-    handle->communicator.hook_bucket = stream_ordered ? handle : nullptr;
+    // A part goes before its world.
+    handle->communicator.borrowed = std::shared_ptr<lockstep::Communicator>(
+        bucket.communicator.get(), [world = *world_, part = bucket.communicator](void*) mutable { part.reset(); });
+    handle->communicator.hook_bucket = stream_ordered ? handle.get() : nullptr;
     handle->elements = static_cast<int64_t>(bucket.elements);
     handle->slot_elements.clear();
     for (const auto& slot : bucket.plan->slots) handle->slot_elements.push_back(static_cast<int64_t>(slot.elements));
@@ -67,7 +72,7 @@ class BucketHandles {
 
  private:
   const std::shared_ptr<lockstep::World>* const world_;
-  std::vector<std::unique_ptr<lockstep_hook_bucket>> handles_;
+  std::vector<std::shared_ptr<lockstep_hook_bucket>> handles_;
 };
 
 // What the calling thread issues at the moment, inside hook_issue.
@@ -87,7 +92,7 @@ class StreamOrderedHook : public lockstep::CommHook {
   std::string name() const override { return name_; }
 
   absl::Status Issue(lockstep::HookBucket& bucket, lockstep::Stream& stream) override {
-    lockstep_hook_bucket* const handle = handles_.For(bucket, /*stream_ordered=*/true);
+    lockstep_hook_bucket* const handle = handles_.For(bucket, /*stream_ordered=*/true).get();
     const lockstep_stream given = lockstep::capi::ToStream(stream);
     issuing = {handle, &stream, given.handle};
     absl::Status issued =
@@ -147,9 +152,9 @@ absl::StatusOr<std::shared_ptr<CommHook>> MakeCallbackHook(const lockstep_reduce
   return std::shared_ptr<CommHook>(
       MakeHostCompletedHook(name, given.count() == 0 ? kTimeout : given,
                             [handles, start, context](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
-                              lockstep_hook_bucket* const handle = handles->For(bucket, /*stream_ordered=*/false);
-                              auto* const told = new lockstep_hook_completion{std::move(completion)};
-                              InCallback([&] { start(context, handle, &handle->communicator, told); });
+                              const auto handle = handles->For(bucket, /*stream_ordered=*/false);
+                              auto* const told = new lockstep_hook_completion{std::move(completion), handle};
+                              InCallback([&] { start(context, handle.get(), &handle->communicator, told); });
                             }));
 }
 
@@ -217,6 +222,10 @@ lockstep_error* lockstep_hook_bucket_gradient(const lockstep_hook_bucket* bucket
 
 lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket, const lockstep_tensor* result) {
   return Guard(bucket, [&]() -> absl::Status {
+    // On a device the copy of the averages is issued when hook_issue returns, and does not wait for hook_start.
+    if (bucket->bucket->plan->device.kind != lockstep::DeviceKind::kHost && issuing.bucket != bucket) {
+      return absl::FailedPreconditionError("a result on a device is set by hook_issue, before it returns");
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(bucket->bucket->result, ToTensorView(result, "result"));
     return absl::OkStatus();
   });

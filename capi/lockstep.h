@@ -580,14 +580,14 @@ typedef struct lockstep_hook_completion lockstep_hook_completion;
 
 /* hook_issue: enqueues the work on a bucket, by collectives on this communicator and stream and by lockstep_hook_bucket_run, and
  * returns without waiting. If it returns an error, the hook has failed; the library frees the error.
- *   THREADS  Runs on a thread that called mark_ready, begin_backward or end_backward. */
+ *   THREADS  Runs on a thread that called begin_backward, join, end_backward or one of the marks. */
 typedef lockstep_error* (*lockstep_hook_issue)(void* context, lockstep_hook_bucket* bucket,
                                                lockstep_communicator* communicator, const lockstep_stream* stream);
 
 /* hook_start: does the work on a bucket by any means, here or on another thread. It may use any call of this header on this
  * communicator. Whoever finishes the work calls lockstep_hook_complete.
- *   THREADS  Runs on the thread lockstep-coll, which then waits for lockstep_hook_complete, but no longer than hook_timeout_ms, or than
- *            the reducer's communicator is usable. */
+ *   THREADS  Runs on the thread lockstep-coll, for gradients on a device lockstep-hook. It then waits for lockstep_hook_complete, but no
+ *            longer than hook_timeout_ms, or than the reducer's communicator is usable. */
 typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                     lockstep_hook_completion* completion);
 
@@ -610,7 +610,7 @@ typedef struct lockstep_reduced_bucket {
 
 /* Updates these parameters while later buckets are still under way. If it returns an error, this rank's end_backward fails with it, and
  * so does the other ranks' if a later bucket can still tell them. The library frees the error.
- *   THREADS  Runs on the thread lockstep-opt. It must not call a reducer. */
+ *   THREADS  Runs on the thread lockstep-opt, for gradients on a device lockstep-watch. It must not call a reducer. */
 typedef lockstep_error* (*lockstep_optimizer_step)(void* context, const lockstep_reduced_bucket* bucket);
 
 /* Gets a difference between the ranks' replicas: the error of lockstep_check_replicas. Owns it: frees it and returns NULL to go on, or
@@ -711,10 +711,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
                                                         const lockstep_reducer_options* options,
                                                         lockstep_reducer** out_reducer);
 
-/* If a step is under way, waits for its launched buckets, at most until their deadline. If end_backward was not called, the step fails on
- * the other ranks: their end_backward returns FAILED_PRECONDITION, which names this rank. This call waits for them, at most 30 s, then
- * aborts the communicator. Without preserve_gradients, buckets that were launched before are averages. Calls no hook. Does not wait if the
- * communicator was destroyed or aborted, nor for a backward without sync. */
+/* If a step is under way, waits for its launched buckets, at most until their deadline. If end_backward was not called and a bucket was
+ * not launched, the step fails on the other ranks: their end_backward returns FAILED_PRECONDITION, which names this rank. This call waits
+ * for them, at most 30 s, then aborts the communicator. Without preserve_gradients, buckets that were launched before are averages. Calls
+ * no hook. Does not wait if the communicator was destroyed or aborted, nor for a backward without sync. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.
@@ -771,8 +771,10 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_check_replicas(lockstep_communicator* c
  *            FAILED_PRECONDITION  no backward was begun; the parameter was marked before, or named as unused; the first backward of a
  *                                 static graph differs
  *            A refused mark does not count. Unless another mark of the parameter is accepted, the step fails on every rank, with
- *            this error in the message; on this rank alone if the mark was refused after everything had been sent.
- *   THREADS  Several threads may mark at once. */
+ *            this error in the message; on this rank alone if the mark was refused after everything had been sent; on none if the index
+ *            has no gradient.
+ *   THREADS  Several threads may mark at once. A mark on cudaStreamPerThread blocks until the stream reaches it if the gradient is not read
+ *            in this backward's order: without sync, of a delayed parameter, and in the first backward of a static graph. */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_mark_ready(lockstep_reducer* reducer, size_t index,
                                                             const lockstep_tensor* gradient,
                                                             const lockstep_stream* stream);
@@ -908,7 +910,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_set_rows(lockstep_hook_buck
 
 /* Tells that the averages are in `result`, not in the bucket. It is contiguous, has as many elements as the bucket, and a float dtype
  * (a complex bucket's own). Its memory is borrowed until the next backward begins.
- *   REQUIRES  the hook is not done */
+ *   REQUIRES  the hook is not done
+ *   ERRORS    FAILED_PRECONDITION  the bucket is on a device, and this is not inside hook_issue */
 LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_set_result(lockstep_hook_bucket* bucket,
                                                                 const lockstep_tensor* result);
 
@@ -924,7 +927,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* b
 
 /* Tells that a host-completed hook is done with its bucket: NULL for success, or an error, which the library frees. Frees the
  * completion, so it is called exactly once. After hook_timeout_ms the hook has failed with DEADLINE_EXCEEDED, and once the reducer's
- * communicator has ended, with its error. Then the bucket must not be touched, and this call only frees completion and error.
+ * communicator has ended, with its error. Then the bucket must not be touched, calls on the hook's communicator fail, and this call only
+ * frees completion, communicator and error.
  *   THREADS  Any thread may call it. */
 LOCKSTEP_EXPORT void lockstep_hook_complete(lockstep_hook_completion* completion, lockstep_error* error);
 
@@ -943,7 +947,7 @@ LOCKSTEP_EXPORT int64_t lockstep_reducer_plan_version(const lockstep_reducer* re
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_export_plan(const lockstep_reducer* reducer, char** out_text);
 
 /* Counts the synchronised backwards in which this rank used (marked) the parameter, and those in which some rank did. Counts only
- * backwards that succeeded on all ranks. Use in a backward without sync counts in the next one with sync. Either output may be NULL.
+ * backwards that gave averages. Use in a backward without sync counts in the next one with sync. Either output may be NULL.
  *   REQUIRES  no other call on the reducer at the same time */
 LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_parameter_uses(const lockstep_reducer* reducer, size_t index,
                                                                 int64_t* out_here, int64_t* out_anywhere);

@@ -232,7 +232,7 @@ static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_communic
 static void HostCompletedHook(lockstep_communicator* communicator) {
   float value = (float)(2 * lockstep_communicator_rank(communicator));
   lockstep_reducer_options options;
-  Task task;
+  Task task, late;
   memset(&task, 0, sizeof(task));
   LOCKSTEP_INIT(options);
   options.hook = LOCKSTEP_HOOK_CALLBACK;
@@ -248,10 +248,17 @@ static void HostCompletedHook(lockstep_communicator* communicator) {
   options.hook_timeout_ms = 10;
   called = CreateReducer(communicator, NULL, 1, &options);
   MISUSED(Step(called, 1, &value), "did not complete in time");
-  lockstep_hook_complete(task.completion, NULL);
+  late = task;
+  task.is_late = 0;
+  MISUSED(Step(called, 1, &value), "rank 1: hook callback, bucket 0: no room");
+  /* The communicator of the late hook is another one, and is over. */
+  CHECK(late.communicator != task.communicator);
+  FAILS(lockstep_barrier(late.communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "did not complete in time");
   /* Stay until the other rank has received this rank's error. */
   OK(lockstep_barrier(communicator, NULL, NULL, NULL));
   lockstep_reducer_destroy(called);
+  FAILS(lockstep_barrier(late.communicator, NULL, NULL, NULL), LOCKSTEP_ABORTED, "did not complete in time");
+  lockstep_hook_complete(late.completion, NULL);
 }
 
 static void UseHooks(lockstep_communicator* communicator) {

@@ -52,7 +52,7 @@ BufferHook ToBufferHook(lockstep_buffer_hook hook, void* context, const lockstep
   return [hook, context, reducer](lockstep::Communicator& channel, absl::Span<const TensorView> buffers) {
     lockstep_communicator communicator;
     communicator.world = reducer->world;
-    communicator.borrowed = &channel;
+    communicator.borrowed = std::shared_ptr<lockstep::Communicator>(reducer->world, &channel);
     std::vector<lockstep_tensor> tensors;
     tensors.reserve(buffers.size());
     for (const TensorView& buffer : buffers) tensors.push_back(lockstep::capi::ToTensor(buffer));

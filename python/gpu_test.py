@@ -99,6 +99,8 @@ import array  # noqa: E402
 import importlib  # noqa: E402
 
 import lockstep  # noqa: E402
+from lockstep._native import lib  # noqa: E402
+from lockstep.errors import check  # noqa: E402
 
 
 def framework(name):
@@ -317,6 +319,20 @@ class Reducers(unittest.TestCase):
                 if 'bucket_cap_bytes' in options:
                     self.assertEqual(reducer.bucket_count, 3)
                 reducer.close()
+
+    def test_a_result_that_comes_too_late_is_refused(self):
+        refused = []
+
+        def hook(bucket, completion):
+            try:
+                check(lib.lockstep_hook_bucket_set_result(bucket._c, bucket._tensor))
+            except lockstep.FailedPrecondition as error:
+                refused.append(str(error))
+            completion.done()
+
+        for _ in self.steps(hook=hook, bucket_cap_bytes=1 << 20):
+            pass
+        self.assertEqual(refused, ['a result on a device is set by hook_issue, before it returns'] * 2 * 2)  # two dtypes, two steps
 
     def test_averages_for_others(self):
         reducer = lockstep.Reducer(communicator, [lockstep.Parameter('p', (3,), device_kind=lockstep.CUDA)])

@@ -128,6 +128,8 @@ ReadySet::Rest ReadySet::End(bool accumulates, bool cut_short) {
   }
   const bool may_lack = accumulates && !rules_.static_graph;
   rest.complaint = Complaint(may_lack ? absl::Span<const size_t>() : rest.missing);
+  if (!rest.missing.empty()) rest.first_wrong = rest.missing.front();
+  if (!refused_.empty()) rest.first_wrong = refused_.begin()->first;
   if (backwards_ > 0 && used != used_before_) varied_ = true;
   used_before_ = std::move(used);
   ++backwards_;

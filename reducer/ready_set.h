@@ -69,10 +69,11 @@ class ReadySet {
 
   // What is known at the end of a backward.
   struct Rest {
-    std::vector<size_t> ready;    // those that were not ready before
-    std::vector<size_t> unused;   // and not named when the backward began
-    std::vector<size_t> missing;  // what should have come, or was refused
-    std::string complaint;        // what is wrong with this backward, or ""
+    std::vector<size_t> ready;           // those that were not ready before
+    std::vector<size_t> unused;          // and not named when the backward began
+    std::vector<size_t> missing;         // what should have come, or was refused
+    std::string complaint;               // what is wrong with this backward, or ""
+    absl::optional<size_t> first_wrong;  // the parameter that the complaint names first
   };
   // `accumulates`: a backward without sync. A gradient that is missing in it may have come before, or may yet come, unless the graph is
   // static.

@@ -27,8 +27,14 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
   return absl::FailedPreconditionError(absl::StrCat(call, ": the last backward was not ended by end_backward"));
 }
 
-absl::Status Reducer::PrepareStep() {
-  if (hook_failed_) LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+absl::Status Reducer::PrepareStep(bool joined) {
+  if (hook_failed_) {
+    // To make a communicator has a deadline, which ranks without inputs do not have while they await the others.
+    CollectiveRequest barrier;
+    if (joined) barrier.timeout = BucketPipeline::kJoinedTimeout;
+    if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(communicator_->Run(barrier));
+    LOCKSTEP_RETURN_IF_ERROR(pipeline_->RenewHookCommunicator());
+  }
   hook_failed_ = false;
   uint64_t next = 0;
   {
@@ -58,7 +64,7 @@ absl::Status Reducer::HoldCommunicator(absl::string_view call) {
 
 absl::StatusOr<absl::optional<uint32_t>> Reducer::Prepare(absl::string_view call, const BackwardOptions& options,
                                                           bool joined) {
-  LOCKSTEP_RETURN_IF_ERROR(PrepareStep());
+  LOCKSTEP_RETURN_IF_ERROR(PrepareStep(joined));
   LOCKSTEP_RETURN_IF_ERROR(HoldCommunicator(call));
   if (replicas_ == nullptr) return absl::nullopt;
   uint64_t next = 0;
@@ -73,6 +79,8 @@ absl::StatusOr<absl::optional<uint32_t>> Reducer::Prepare(absl::string_view call
   if (!hash.ok()) {
     MutexLock lock(&mu_);
     BecomeIdle();
+    // If on_drift has refused the step, ranks with inputs may try it again, whatever this rank's own on_drift returns.
+    if (joined && communicator_->status().ok()) return absl::FailedPreconditionError(hash.status().message());
     return Annotate(hash.status(), call);
   }
   return hash;
@@ -180,12 +188,18 @@ absl::Status Reducer::MarkReadySparse(size_t index, absl::Span<const int64_t> ro
   return Mark(index, check_.Sparse(index, rows, values), {values, {}, rows, stream});
 }
 
-absl::Status Reducer::RefuseMark(size_t index, absl::Status error) {
+absl::Status Reducer::RefuseMark(size_t index, const absl::Status& error) {
+  const std::string name = index < parameters_.size() ? absl::StrCat(": ", Describe(index, parameters_[index])) : "";
+  return Refuse(index, Annotate(error, absl::StrCat("mark_ready", name)));
+}
+
+absl::Status Reducer::Refuse(size_t index, absl::Status error) {
+  error = WithParameter(std::move(error), index);
   MutexLock lock(&mu_);
   const bool expected = index < parameters_.size() && !parameters_[index].ignored;
   if (!expected || state_ == State::kIdle || ending_) return error;
   ready_set_.Refuse(index, error);
-  if (ready_set_.is_ready(index)) TellRefusal(error);
+  if (ready_set_.is_ready(index)) TellRefusal(index, error);
   return error;
 }
 
@@ -208,10 +222,10 @@ absl::Status Reducer::Claim(size_t index, const GradientRef& gradient) {
   return claimed.ok() ? claimed : Annotate(claimed, "mark_ready");
 }
 
-void Reducer::TellRefusal(const absl::Status& error) {
+void Reducer::TellRefusal(size_t index, const absl::Status& error) {
   if (state_ != State::kArmed) return;
-  flight_->outcome->Fail(absl::FailedPreconditionError(absl::StrCat("a mark was refused (", error.message(), ")")),
-                         buckets().size() - 1, /*provisional=*/true);
+  const auto refused = absl::FailedPreconditionError(absl::StrCat("a mark was refused (", error.message(), ")"));
+  flight_->outcome->Fail(WithParameter(refused, index), buckets().size() - 1, /*provisional=*/true);
 }
 
 absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientRef& gradient) {
@@ -220,12 +234,12 @@ absl::StatusOr<ReadySet::Effect> Reducer::TakeMark(size_t index, const GradientR
   }
   if (ready_set_.takes_marks(index)) LOCKSTEP_RETURN_IF_ERROR(Claim(index, gradient));
   absl::StatusOr<ReadySet::Effect> effect = ready_set_.Mark(index);
-  if (!effect.ok()) TellRefusal(effect.status());
+  if (!effect.ok()) TellRefusal(index, effect.status());
   return effect;
 }
 
 absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef& given) {
-  if (!checked.ok()) return WithParameter(RefuseMark(index, std::move(checked)), index);
+  if (!checked.ok()) return Refuse(index, std::move(checked));
   Filling filling;
   std::vector<Filling> delayed;
   {
@@ -248,7 +262,12 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
     }
     if (*effect == ReadySet::Effect::kWaits || state_ == State::kAccumulating) {
       window_[index] = {gradient.data, gradient.target, gradient.rows, gradient.stream};
-      return absl::OkStatus();
+      if (gradient.stream == nullptr || !gradient.stream->is_callers() || gradient.stream->capturing()) {
+        return absl::OkStatus();
+      }
+      // The thread that fills the bucket has another stream of that name.
+      window_[index].stream = nullptr;
+      return WithParameter(Annotate(gradient.stream->Synchronize(Deadline::Infinite()), "mark_ready"), index);
     }
     flight_->record.ready_order.push_back(static_cast<uint32_t>(index));
     filling = filler_.Fill(index, gradient);
@@ -262,7 +281,8 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
 
 absl::Status Reducer::MarkUnused(size_t index, Stream* stream) {
   if (index >= parameters_.size() || parameters_[index].ignored) {
-    return absl::InvalidArgumentError(absl::StrCat("mark_unused: parameter ", index, " has no gradient"));
+    return WithParameter(absl::InvalidArgumentError(absl::StrCat("mark_unused: parameter ", index, " has no gradient")),
+                         index);
   }
   Filling filling;
   {
@@ -368,7 +388,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     size_t first = buckets().size() - 1;
     for (const size_t index : rest.missing) first = std::min(first, plan_.locations[index].bucket);
     absl::Status complaint = absl::FailedPreconditionError(rest.complaint);
-    if (!rest.missing.empty()) complaint = WithParameter(std::move(complaint), rest.missing.front());
+    if (rest.first_wrong.has_value()) complaint = WithParameter(std::move(complaint), *rest.first_wrong);
     flight_->outcome->Fail(complaint, first);
   }
   filler_.OpenAll();

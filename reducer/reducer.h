@@ -185,8 +185,8 @@ class Reducer {
   // their names. A parameter without a mark is missing then.
   void ExplainMissing(std::string reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records a mark that the caller refused with `error`. RETURNS `error`.
-  absl::Status RefuseMark(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records a mark that the caller refused with `error`. RETURNS `error` with the parameter
+  absl::Status RefuseMark(size_t index, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the backward. Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes
   // `stream` wait for it. Errors of other ranks in this step are then returned once, by a later call: on the host the next BeginBackward;
@@ -312,7 +312,7 @@ class Reducer {
 
   absl::Status CheckIdle(absl::string_view call) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins every synchronised step: renews a hook's communicator that failed, and adopts a plan that is due.
-  absl::Status PrepareStep() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status PrepareStep(bool joined) ABSL_LOCKS_EXCLUDED(mu_);
   // Until BecomeIdle.
   absl::Status HoldCommunicator(absl::string_view call);
   void BecomeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -332,12 +332,13 @@ class Reducer {
   char* ViewAt(size_t index) const;  // null where there are none
   // `checked`: the result of the checks that need no lock.
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Refuse(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES  a backward is under way
   absl::Status Claim(size_t index, const GradientRef& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A mark was refused, and no later mark can make up for it: notifies the other ranks, if a bucket is still to be sent.
-  void TellRefusal(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellRefusal(size_t index, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with the window's gradient. Without one the parameter is unused.
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).

@@ -69,7 +69,12 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   // Collectives end by their own deadlines, so this does.
   const absl::Status awaited = Await(flight, Deadline::Infinite());
   claims_.Ended(flight.round);
-  LOCKSTEP_RETURN_IF_ERROR(awaited);
+  if (!awaited.ok()) {
+    // Our streams do no more, and the other ranks wait for their collectives.
+    communicator_->Abort(absl::StrCat("a reducer's stream has failed: ", awaited.message()));
+    if (options_.preserve_gradients && !joined) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(flight.buckets));
+    return awaited;
+  }
   Bucket& last = *flight.buckets.back();
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;

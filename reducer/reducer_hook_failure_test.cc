@@ -114,6 +114,7 @@ class HookFailureTest : public ::testing::Test {
 
       const absl::Status status = worker.Step(1);
       EXPECT_THAT(status, FailedPrecondition());
+      EXPECT_TRUE(GetErrorInfo(status).bucket.has_value());
       messages[rank] = std::string(status.message());
       // Bucket 1, of parameter 2, and those behind it are as they were. The one before it may still have been under way
       // when the hook's communicator ended: it is an average, or as it was, on all ranks alike.

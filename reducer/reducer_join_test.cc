@@ -40,6 +40,15 @@ class Model : public Worker {
   ReachableVector<float> weights = ReachableVector<float>(kElements, 0.0F);
 };
 
+// Leaves buckets as they are.
+class FailsOnce : public CommHook {
+ public:
+  std::string name() const override { return "fails once"; }
+  absl::Status Issue(HookBucket& bucket, Stream&) override {
+    return bucket.step > 1 ? absl::OkStatus() : absl::DataLossError("it failed");
+  }
+};
+
 void RunModels(int size, int parameters, const ReducerOptions& options, const std::function<void(Model&)>& body) {
   RunWorkers<Model>(size, Vectors(parameters, kElements), options, body);
 }
@@ -111,9 +120,12 @@ TEST(Joined, WaitsLongerThanAnOperationMay) {
     LoopbackWorld world(2, {}, short_deadline);
     world.Run([&](Communicator& communicator) {
       ReducerOptions options = Uneven();
-      if (hooked) options.hook = MakeNoopHook();
+      if (hooked) options.hook = std::make_shared<FailsOnce>();
       Model model(communicator, Vectors(2, kElements), options);
       if (model.rank() == 1) {
+        if (hooked) {
+          EXPECT_THAT(model.Step(9), FailedPrecondition("it failed"));  // the next one has another hook's communicator
+        }
         // As if it were computing.
         std::this_thread::sleep_for(short_deadline.timeout + std::chrono::milliseconds(500));
         LOCKSTEP_EXPECT_OK(model.Step(4));
@@ -204,6 +216,40 @@ TEST(ChangeOfCommunicator, TakesInARankThatIsNew) {
     EXPECT_EQ(workers[rank]->reducer().ExportPlan(), plans[0]);
     LOCKSTEP_EXPECT_OK(workers[rank]->Step(5));
     workers[rank]->Replica::ExpectAverages(3, {5});
+  });
+}
+
+TEST(ChangeOfCommunicator, BetweenBackwardsIsNoEndOfWhatAccumulates) {
+  LoopbackWorld again(2, {}, ShortTimeout());
+  ReducerOptions options = Caps({0});
+  options.find_unused = true;
+  RunWorkers(2, Vectors(2, kElements), options, [&](Worker& worker) {
+    worker.Compute(1);
+    LOCKSTEP_EXPECT_OK(worker.BackwardOf(worker.order(), {/*sync=*/false}));
+    LOCKSTEP_ASSERT_OK(worker.reducer().ChangeCommunicator(again.communicator(worker.rank())));
+    Worker other(worker.communicator(), worker.table());
+    LOCKSTEP_EXPECT_OK(other.Begin());
+    EXPECT_THAT(other.reducer().MarkReady(0, worker.gradient(1), nullptr), InvalidArgument("shares memory"));
+    LOCKSTEP_EXPECT_OK(worker.BackwardOf({}));
+    worker.ExpectAveragesOf({1});
+  });
+}
+
+// A view whose parameter is unused, or whose gradient was marked elsewhere, in a bucket that was not launched.
+TEST(ChangeOfCommunicator, InAStepLeavesViewsAsTheyWere) {
+  LoopbackWorld again(2, {}, ShortTimeout());
+  ReducerOptions options = Caps({1 << 20});
+  options.gradient_as_bucket_view = options.find_unused = true;
+  RunWorkers(2, Vectors(4, kElements), options, [&](Worker& worker) {
+    for (const size_t index : {0, 1, 2, 3}) Fill(worker.View(index), static_cast<float>(index + 1));
+    const std::vector<size_t> unused = {0};
+    BackwardOptions backward;
+    backward.unused = unused;
+    LOCKSTEP_EXPECT_OK(worker.Begin(backward));
+    worker.MarkAll({1}, nullptr);
+    worker.MarkAll({2}, &worker.stream());
+    LOCKSTEP_ASSERT_OK(worker.reducer().ChangeCommunicator(again.communicator(worker.rank())));
+    for (const size_t index : {0, 1, 2, 3}) EXPECT_THAT(Floats(worker.View(index)), Each(index + 1));
   });
 }
 

@@ -42,7 +42,9 @@ TEST_F(ReducerMisuse, MarkingTwiceIsRefusedAndFailsTheBackward) {
       if (index == 2) {
         EXPECT_THAT(worker_.Mark(2), twice(2));  // launched by now
       }
-      EXPECT_THAT(worker_.End(), twice(index));
+      const absl::Status ended = worker_.End();
+      EXPECT_THAT(ended, twice(index));
+      EXPECT_EQ(GetErrorInfo(ended).parameter, sync ? absl::make_optional<int64_t>(index) : absl::nullopt);
     }
   }
 }

@@ -291,7 +291,19 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
   if (holds_ && options_.preserve_gradients) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(buckets()));
-  claims_.Ended(claims_.NextRound());
+  bool cut = false;
+  {
+    MutexLock lock(&mu_);
+    cut = state_ == State::kArmed;
+  }
+  for (const auto& bucket : buckets()) {
+    // The streams do this for a bucket that was launched. On a device nothing is copied before that.
+    if (!cut || bucket->written != Bucket::Written::kNothing || accelerator_.kernels != nullptr) continue;
+    for (const size_t slot : bucket->staged) bucket->slots[slot].keeps = false;  // nothing was copied yet
+    bucket->PutBack();
+  }
+  // Between steps, what has accumulated is still for the next one.
+  claims_.Ended(cut ? claims_.NextRound() : flight_->round);
   // Unless an earlier change failed, which has taken them already.
   if (!buckets().empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(kept_, TakeGradients());
@@ -311,7 +323,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
     BecomeIdle();
     step_ = 0;
     captures_.Clear();
-    ready_set_.EndWindow();
+    if (cut) ready_set_.EndWindow();
   }
   const absl::Status opened = Open(communicator, Origin::kChanged);
   if (!opened.ok()) {

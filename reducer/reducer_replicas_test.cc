@@ -52,6 +52,7 @@ class Model : public Worker {
 
   const int cycle;           // of slices
   bool takes_turns = false;  // each tensor is left out of every other step
+  bool runs_ahead = false;   // a step ends on the stream
 
   // A step whose gradients do not matter.
   absl::Status Step(bool sync = true) {
@@ -67,7 +68,7 @@ class Model : public Worker {
     options.stream = on_device ? &stream() : nullptr;
     LOCKSTEP_RETURN_IF_ERROR(Begin(options));
     for (const size_t index : order()) LOCKSTEP_EXPECT_OK(Mark(index, options.stream));
-    return End();
+    return End(runs_ahead ? options.stream : nullptr);
   }
   Device* device() { return OnHost() ? nullptr : communicator().accelerator(); }
   ReachableVector<float>& weights(size_t index) { return weights_[index]; }
@@ -162,6 +163,34 @@ TEST(Replicas, ThatAreLeftOutOfEveryOtherStepAreCompared) {
                 ASSERT_THAT(reports, Not(IsEmpty()));
                 EXPECT_EQ(GetErrorInfo(reports[0]).parameter, tensor);
               });
+  }
+}
+
+// A rank that asks for an average knows of differences before the others do.
+TEST(Replicas, ThatAreEqualAgainAreComparedByAllRanks) {
+  for (const int differing : {1, 2, 3}) {
+    RunModels(Modes()[0], kElements, /*ending=*/0, [&](Model& model, std::vector<absl::Status>& reports) {
+      const auto set = [&](float value) {
+        if (model.rank() != 1) return;
+        LOCKSTEP_EXPECT_OK(model.stream().Synchronize(Deadline::AfterMs(20000)));
+        model.weights(0)[0] = value;
+      };
+      model.runs_ahead = true;
+      LOCKSTEP_EXPECT_OK(model.Step());
+      set(1.5F);
+      for (int step = 0; step < differing; ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      set(1);
+      for (int step = 0; step < 8; ++step) {
+        LOCKSTEP_EXPECT_OK(model.Step());
+        if (model.rank() == 0) {
+          LOCKSTEP_EXPECT_OK(model.reducer().AverageOf(0));
+        }
+      }
+      EXPECT_LE(reports.size(), 1);
+      set(1.5F);
+      for (int step = 0; step < model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+      EXPECT_THAT(reports, Not(IsEmpty()));
+    });
   }
 }
 

@@ -285,6 +285,32 @@ TEST(Reducer, CountsWhatItDid) {
   }
 }
 
+// Gradients that a thread marks on its cudaStreamPerThread, which are taken in another thread's backward.
+TEST(Reducer, WaitsForTheStreamOfTheThreadThatMarked) {
+  void* const per_thread = reinterpret_cast<void*>(2);
+  if (OnHost() || !TestDevice(0)->BorrowStream(per_thread).ok()) GTEST_SKIP() << "there is no such stream";
+  ReducerOptions options;
+  options.find_unused = true;
+  RunWorkers(2, Vectors(2, 20), options, [per_thread](Worker& worker) {
+    LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto stream, worker.communicator().accelerator()->BorrowStream(per_thread));
+    LOCKSTEP_EXPECT_OK(worker.Begin({/*sync=*/false}));
+    std::thread([&] {
+      LOCKSTEP_EXPECT_OK(stream->Enqueue([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return absl::OkStatus();
+      }));
+      for (const size_t index : {1, 0}) {
+        LOCKSTEP_EXPECT_OK(worker.ComputeOn(*stream, index, 1));
+        LOCKSTEP_EXPECT_OK(worker.Mark(index, stream.get()));
+      }
+    }).join();
+    LOCKSTEP_EXPECT_OK(worker.End());
+    LOCKSTEP_EXPECT_OK(worker.BackwardOf({}));
+    worker.ExpectAverages(1);
+    worker.DestroyReducer();  // before the stream
+  });
+}
+
 TEST(Reducer, BroadcastsFromAnyRank) {
   RunWorkers(3, Vectors(3, 100), {}, [](Worker& worker) {
     ReachableVector<float> values(5, static_cast<float>(worker.rank()));

@@ -4,9 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -179,80 +176,6 @@ TEST(ProportionalBytes, CountWhatWasTouched) {
   for (size_t i = 0; i < kBytes; i += 4096) *static_cast<volatile char*>(&memory[i]) = 1;
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const int64_t with, ProportionalBytes());
   EXPECT_GE(with, before + static_cast<int64_t>(kBytes * 9 / 10));
-}
-
-OverlapReport TwoRounds() {
-  OverlapReport found;
-  found.modes = {{"default", 8 << 20}, {"views", 4 << 20}};
-  found.buckets = {{1024, 4, {{0.011, 0.002, 0.001}, {0.009, 0.002, 0.001}}},
-                   {4096, 6, {{0.020, 0.004, 0.003}, {0.020, 0.004, 0.003}}}};
-  found.rounds = {{0.020, {{0.006, 0.020}, {0.003, 0.016}}, {{0.030, 0.024}, {0.021, 0.016}}},
-                  {0.020, {{0.006, 0.020}, {0.003, 0.016}}, {{0.029, 0.020}, {0.021, 0.020}}}};
-  found.overhead = {2, 0.000005, 0.000011};
-  found.gradient_bytes = 4 << 20;
-  return found;
-}
-
-TEST(Show, PrintsTheTables) {
-  const std::string path = ::testing::TempDir() + "/report";
-  FILE* const output = std::fopen(path.c_str(), "w");
-  Report report(output);
-  Show(TwoRounds(), &report);
-  std::fclose(output);
-  std::ifstream printed(path);
-  EXPECT_EQ(
-      std::string(std::istreambuf_iterator<char>(printed), {}),
-      "#\n"
-      "# bucket          size  parameters         ready  all-reduce alone  of it, processor time\n"
-      "#                  (B)                      (ms)              (ms)                   (ms)\n"
-      "       0          1024           4        10.000             2.000                  1.000\n"
-      "       1          4096           6        20.000             4.000                  3.000\n"
-      "#\n"
-      "# of a step                                       median (ms)          quartiles\n"
-      "compute only                                           20.000    20.000 - 20.000\n"
-      "communication only                                      6.000      6.000 - 6.000\n"
-      "ideal                                                  20.000    20.000 - 20.000\n"
-      "communication only in the allocator's memory            3.000      3.000 - 3.000\n"
-      "ideal of the allocator's memory                        16.000    16.000 - 16.000\n"
-      "default: without overlap                               29.500    29.250 - 29.750\n"
-      "default: with overlap                                  22.000    21.000 - 23.000\n"
-      "default: exposed communication                          2.000      1.000 - 3.000\n"
-      "views: without overlap                                 21.000    21.000 - 21.000\n"
-      "views: with overlap                                    18.000    17.000 - 19.000\n"
-      "views: exposed communication                           -2.000    -3.000 - -1.000\n"
-      "#\n"
-      "# round by round                                       median          quartiles\n"
-      "default: step / ideal                                   1.100      1.050 - 1.150\n"
-      "default: step / ideal of the allocator's memory         1.375      1.312 - 1.438\n"
-      "default: without / with overlap                         1.350      1.300 - 1.400\n"
-      "default / views                                         1.250      1.125 - 1.375\n"
-      "views: step / ideal                                     0.900      0.850 - 0.950\n"
-      "views: step / ideal of the allocator's memory           1.125      1.062 - 1.188\n"
-      "views: without / with overlap                           1.181      1.116 - 1.247\n"
-      "#\n"
-      "# the reducer itself, with nothing to move: 0.500 us a parameter in mark_ready, 1.100 us with begin and end; a "
-      "step 11.0 us, 0.05 % of default with overlap\n"
-      "# memory of a rank for gradients and reducer, when shared pages are divided by those who share them:\n"
-      "#   default: 8.0 MiB, 2.00 copies of the gradients\n"
-      "#   views: 4.0 MiB, 1.00 copies of the gradients\n");
-}
-
-TEST(Show, KeepsEveryRoundInMilliseconds) {
-  Report report(nullptr);
-  Show(TwoRounds(), &report);
-  const Json rows = report.json()["rows"];
-  ASSERT_EQ(rows.size(), 23);
-  EXPECT_EQ(rows[1]["bytes"], 4096);
-  EXPECT_EQ(rows[1]["parameters"], 6);
-  EXPECT_THAT(rows[1]["ready_ms"].get<double>(), DoubleEq(20));
-  EXPECT_EQ(rows[7]["name"], "default: without overlap");
-  ASSERT_EQ(rows[7]["rounds_ms"].size(), 2);
-  EXPECT_THAT(rows[7]["rounds_ms"][0].get<double>(), DoubleEq(30));
-  EXPECT_EQ(rows[8]["name"], "default: with overlap");
-  EXPECT_THAT(rows[8]["rounds_ms"][0].get<double>(), DoubleEq(24));
-  EXPECT_THAT(rows[20]["step_us"].get<double>(), DoubleEq(11));
-  EXPECT_EQ(rows[22]["name"], "views: memory");
-  EXPECT_EQ(rows[22]["proportional_bytes"], 4 << 20);
 }
 
 // ---- A replayed step does what a training step does, in the same order. Ranks are threads over a loopback network.

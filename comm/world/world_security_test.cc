@@ -73,7 +73,6 @@ class WorldSecurityTest : public ::testing::Test {
     const std::string url = absl::StrCat("tcp://", free_address());
     return CreateWorlds(nullptr, 2, [&](int rank, WorldOptions* options) {
       options->store_url = url;
-      options->setup_timeout = std::chrono::milliseconds(4000);
       change(rank, options);
     });
   }
@@ -175,8 +174,10 @@ TEST_F(WorldSecurityTest, AStoreOfTheCallersCarriesASecret) {
 }
 
 TEST_F(WorldSecurityTest, AnotherSecretIsNotAdmitted) {
-  const std::vector<WorldOrError> worlds =
-      Meet([](int rank, WorldOptions* options) { options->secret_file = SecretFile(rank == 0 ? 'a' : 'b'); });
+  const std::vector<WorldOrError> worlds = Meet([](int rank, WorldOptions* options) {
+    options->setup_timeout = std::chrono::milliseconds(4000);
+    options->secret_file = SecretFile(rank == 0 ? 'a' : 'b');
+  });
   EXPECT_THAT(worlds[1].status(), StatusIs(Code::kPermissionDenied,
                                            AllOf(HasSubstr("does not have the secret"), HasSubstr("secret_file="))));
   EXPECT_THAT(worlds[0].status(), StatusIs(Code::kDeadlineExceeded, HasSubstr("rank 1")));
@@ -184,7 +185,10 @@ TEST_F(WorldSecurityTest, AnotherSecretIsNotAdmitted) {
 
 TEST_F(WorldSecurityTest, LevelsHaveToAgree) {
   const auto levels = [](const char* of_rank_0, const char* of_rank_1) {
-    return Meet([=](int rank, WorldOptions* options) { options->security = rank == 0 ? of_rank_0 : of_rank_1; });
+    return Meet([=](int rank, WorldOptions* options) {
+      options->setup_timeout = std::chrono::milliseconds(4000);
+      options->security = rank == 0 ? of_rank_0 : of_rank_1;
+    });
   };
   for (const WorldOrError& world : levels("authenticate", "encrypt")) {
     EXPECT_THAT(world.status(),

@@ -68,8 +68,7 @@ absl::Status BucketPipeline::CreateEvents(Bucket& bucket) {
 
 absl::Status BucketPipeline::RenewHookCommunicator() {
   if (settings_.hook == nullptr || !settings_.hook->communicates()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> renewed, communicator_->Duplicate());
-  hook_communicator_ = std::move(renewed);
+  LOCKSTEP_ASSIGN_OR_RETURN(hook_communicator_, communicator_->Duplicate());
   return absl::OkStatus();
 }
 
@@ -180,11 +179,11 @@ void BucketPipeline::Reduced(Bucket& bucket, const absl::Status& status, size_t 
   RecordOf(bucket).bytes += static_cast<int64_t>(bytes);
 }
 
-absl::Status InBucket(const Bucket& bucket, const absl::Status& status) {
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status, absl::string_view what) {
   if (status.ok()) return status;
   ErrorInfo info;
   info.bucket = static_cast<int64_t>(bucket.index());
-  return WithErrorInfo(Annotate(status, absl::StrCat("bucket ", bucket.index())), info);
+  return WithErrorInfo(Annotate(status, absl::StrCat(what, "bucket ", bucket.index())), info);
 }
 
 absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
@@ -197,7 +196,7 @@ absl::Status BucketPipeline::EnqueueHook(Bucket& bucket) {
   hooked.dtype = bucket.plan().wire;
   hooked.data = bucket.flat();
   hooked.elements = bucket.plan().trailer;
-  hooked.communicator = hook_communicator_.get();
+  hooked.communicator = hook_communicator_;
   hooked.reducers = communicator_;
   hooked.fail = [this, &bucket](const absl::Status& status) { FailHook(bucket, status); };
   if (bucket.plan().sparse) hooked.sparse = &bucket.sparse;
@@ -226,7 +225,7 @@ absl::Status BucketPipeline::EnqueueBarrier() {
 }
 
 absl::Status BucketPipeline::HookFailure(const Bucket& bucket, const absl::Status& status) const {
-  return Annotate(status, absl::StrCat("hook ", settings_.hook->name(), ", bucket ", bucket.index()));
+  return InBucket(bucket, status, absl::StrCat("hook ", settings_.hook->name(), ", "));
 }
 
 void BucketPipeline::FailHook(Bucket& bucket, const absl::Status& status) {
@@ -253,8 +252,7 @@ void BucketPipeline::FinishHook(Bucket& bucket, absl::Status status) {
 
 void BucketPipeline::CallOptimizer(Bucket& bucket, Stream* stream) {
   RecordOf(bucket).Began(Stage::kOptimizer);
-  step_.outcome->Fail(Annotate(Optimize(bucket, stream), absl::StrCat("the optimizer, bucket ", bucket.index())),
-                      bucket.index());
+  step_.outcome->Fail(InBucket(bucket, Optimize(bucket, stream), "the optimizer, "), bucket.index());
   RecordOf(bucket).Ended(Stage::kOptimizer);
 }
 

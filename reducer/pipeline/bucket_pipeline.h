@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
@@ -55,8 +56,8 @@ struct ReducedBucket {
 };
 using OptimizerStep = std::function<absl::Status(const ReducedBucket& bucket)>;
 
-// The error, annotated with the bucket.
-absl::Status InBucket(const Bucket& bucket, const absl::Status& status);
+// The error, annotated with `what` and the bucket.
+absl::Status InBucket(const Bucket& bucket, const absl::Status& status, absl::string_view what = "");
 
 // THREADS  CopyIn: any. Launch and MarkPoint: one at a time. Everything else: one thread, while no other is in a call.
 class BucketPipeline {
@@ -216,7 +217,7 @@ class BucketPipeline {
   std::unique_ptr<Event> optimized_;
 
   // Changed between steps only.
-  std::unique_ptr<Communicator> hook_communicator_;
+  std::shared_ptr<Communicator> hook_communicator_;
   Step step_;
 
  private:

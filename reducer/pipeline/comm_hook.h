@@ -35,8 +35,8 @@ struct HookBucket {
   uint64_t step = 0;                         // synchronised backwards begun, from 1
   DType dtype = DType::kF32;
   void* data = nullptr;
-  size_t elements = 0;                   // gaps between slots included
-  Communicator* communicator = nullptr;  // the hook's own; null for a hook that does not communicate
+  size_t elements = 0;                         // gaps between slots included
+  std::shared_ptr<Communicator> communicator;  // the hook's own; null for a hook that does not communicate
   // The reducer's; null outside of a reducer. When it ends, the step ends, and with it the hook.
   const Communicator* reducers = nullptr;
 

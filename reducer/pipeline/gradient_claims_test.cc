@@ -14,8 +14,6 @@
 namespace lockstep::testing {
 namespace {
 
-using Until = GradientClaims::Until;
-
 constexpr uintptr_t kBase = uintptr_t{1} << 20;  // any address will do: nothing is read there
 
 TensorView At(int64_t offset, int64_t bytes) {
@@ -28,8 +26,9 @@ const std::vector<Parameter>& Table() {
 }
 
 // Claims memory for a gradient that is overwritten, or whether that can be done.
-bool Claim(GradientClaims& claims, size_t parameter, const TensorView& gradient, Until until = Until::kRoundEnds) {
-  return claims.Claim(parameter, gradient, gradient, nullptr, until, /*ordered=*/false).ok();
+bool Claim(GradientClaims& claims, size_t parameter, const TensorView& gradient) {
+  return claims.Claim(parameter, gradient, gradient, nullptr, GradientClaims::Until::kRoundEnds, /*ordered=*/false)
+      .ok();
 }
 
 TEST(GradientClaims, OfEarlierRoundsMayBeAnothers) {
@@ -56,49 +55,6 @@ TEST(GradientClaims, WithGapsMayLieBetweenEachOther) {
   EXPECT_TRUE(Claim(claims, 0, column(0)));
   EXPECT_TRUE(Claim(claims, 1, column(1)));
   EXPECT_FALSE(Claim(claims, 2, column(1)));
-}
-
-// Stands for the event at the end of a step that is under way. Only Query is called.
-class End : public Event {
- public:
-  bool Query() const override { return reached; }
-  absl::Status Synchronize(Deadline) override { return absl::OkStatus(); }
-  bool reached = false;
-};
-
-TEST(GradientClaims, AreFreeForOtherReducersOnceTheStepHasEnded) {
-  const TensorView memory = At(0, 10);
-  const auto claimable = [&](bool ordered) {
-    GradientClaims others(Table());
-    return others.Claim(5, memory, memory, nullptr, Until::kRoundEnds, ordered).ok();
-  };
-  GradientClaims claims(Table());
-  End end;
-  EXPECT_TRUE(Claim(claims, 0, memory, Until::kChecked));
-  EXPECT_TRUE(claimable(false));
-  EXPECT_TRUE(Claim(claims, 0, memory));
-  const uint64_t first = claims.NextRound();
-  EXPECT_FALSE(claimable(true));
-  claims.Issued(first, &end);
-  EXPECT_FALSE(claimable(false));
-  // The same reducer's next step runs behind it.
-  EXPECT_TRUE(Claim(claims, 1, memory));
-  claims.Release(1);
-  EXPECT_TRUE(Claim(claims, 0, memory));
-  EXPECT_FALSE(claimable(true));
-  const uint64_t second = claims.NextRound();
-  claims.Issued(second, &end);
-  claims.Ended(first);
-  EXPECT_FALSE(claimable(false));
-  end.reached = true;
-  EXPECT_TRUE(claimable(false));
-  EXPECT_TRUE(Claim(claims, 0, memory, Until::kTaken));
-  claims.Ended(claims.NextRound());
-  EXPECT_FALSE(claimable(true));
-  EXPECT_FALSE(Claim(claims, 1, memory));
-  claims.Take(0);
-  claims.Ended(claims.NextRound());
-  EXPECT_TRUE(claimable(false));
 }
 
 TEST(GradientClaims, InAForkedChildAreItsOwn) {
@@ -157,7 +113,9 @@ TEST(GradientClaims, AreFoundHoweverTheyMove) {
     if (free) model[reducer][parameter] = wanted;
     refused += !free;
     const void* const place = view.bytes() > 0 ? view.data() : nullptr;
-    ASSERT_EQ(reducers[reducer]->Claim(parameter, gradient, target, place, Until::kRoundEnds, false).ok(), free)
+    ASSERT_EQ(
+        reducers[reducer]->Claim(parameter, gradient, target, place, GradientClaims::Until::kRoundEnds, false).ok(),
+        free)
         << "call " << i;
   }
   EXPECT_GT(refused, 1000);

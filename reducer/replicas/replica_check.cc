@@ -1,5 +1,6 @@
 #include "reducer/replicas/replica_check.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -42,8 +43,11 @@ absl::StatusOr<absl::optional<uint32_t>> ReplicaCheck::BeginStep(uint64_t step, 
                                   : on_drift_ == nullptr ? absl::OkStatus()
                                                          : on_drift_(equal.status());
     const absl::Status agreed = AgreeOnParameters(*communicator_, reaction, "", {}, /*by_holder=*/true);
-    if (!looks_again || !agreed.ok())
+    if (!looks_again || !agreed.ok()) {
       differed_in_ = 0;  // on all ranks: they know no more of each other than what is agreed
+      // Some ranks may know already that an earlier step differed, and others will learn it later.
+      quiet_until_ = std::max(quiet_until_, step);
+    }
     LOCKSTEP_RETURN_IF_ERROR(agreed);
     if (drifted && on_drift_ == nullptr && !std::exchange(warned_, true) && communicator_->rank() == Rank(0)) {
       LOCKSTEP_LOG(kWarning) << equal.status().message();
