@@ -1,5 +1,6 @@
 #include "capi/hook.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@
 #include "comm/communicator.h"
 #include "reducer/sparse/sparse_gradient.h"
 
-// Owned by the hook, one for each index, used again in each step.
+// Owned by the hook, one for each index, used again in each step; and by a completion that is not called yet.
 struct lockstep_hook_bucket {
   uint64_t fork_generation = lockstep::ForkGeneration();
   lockstep::HookBucket* bucket = nullptr;
@@ -58,6 +59,7 @@ class BucketHandles {
     std::shared_ptr<lockstep_hook_bucket>& handle = handles_[bucket.index];
     // Not the handle of a step that failed, whose hook is not done yet.
     if (handle == nullptr || handle.use_count() > 1) handle = std::make_shared<lockstep_hook_bucket>();
+    std::atomic_thread_fence(std::memory_order_acquire);  // use_count is relaxed; a completion releases the handle
     handle->bucket = &bucket;
     handle->communicator.world = *world_;
     // A part goes before its world.
