@@ -27,6 +27,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in
 from torch.distributed.optim.zero_redundancy_optimizer import _OverlapStatus
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.distributed import _MixedPrecision
+from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
 import lockstep
@@ -924,6 +925,25 @@ class Mistakes(Case):
         ours.module = nn.Linear(2, 2)
         with self.assertRaisesRegex(lockstep.FailedPrecondition, "'weight' is another one"):
             ours(torch.ones(1, 2))
+
+    def test_parameters_may_get_other_names(self):
+        class Doubled(nn.Module):
+            def forward(self, weight):
+                return 2 * weight
+
+        def pruned(layer):
+            prune.l1_unstructured(layer, 'weight', 0.5)
+        for change in (pruned, lambda layer: parametrize.register_parametrization(layer, 'weight', Doubled())):
+            ours, theirs = self.pair(lambda: nn.Linear(2, 2))
+            for model in (ours, theirs) if change is pruned else (ours,):
+                for change_now in (True, False, False):
+                    model.zero_grad()
+                    model(torch.ones(1, 2) + RANK).square().sum().backward()
+                    if change_now:
+                        change(model.module)
+            self.assert_equal_on_ranks(ours, lambda parameter: parameter.grad)
+            for one, other in zip(ours.parameters(), theirs.parameters() if change is pruned else ()):
+                self.assertTrue(torch.equal(one.grad, other.grad))
 
     def test_parts_without_parameters_may_change(self):
         module = Convolutional()

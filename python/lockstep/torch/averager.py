@@ -150,7 +150,7 @@ class Averager:
         self._copies = []  # of their gradients: (parameter, copy)
         self._overwritten = set()  # id() of those whose .grad has been an average since the last step began
         self._accumulators, self._handles = [None] * len(rows), [None] * len(rows)
-        self._attach()
+        self.attach()
         self._share()
 
     def _row(self, index, name):
@@ -172,7 +172,7 @@ class Averager:
                             parameter.device, self.reducer.lend())
                 for index, parameter in enumerate(self.parameters)]
 
-    def _attach(self, indices=None):
+    def attach(self, indices=None):
         """Puts the hooks on the nodes of the parameters, which a change of dtype changes, also one that was taken back. Returns whether
         there was any."""
         changed = False
@@ -240,7 +240,7 @@ class Averager:
         holds `keep`. substituted: other tensors took the place of parameters; a backward that reaches only those averages nothing."""
         self.end_stopped()
         if self._upcast:
-            self._attach()
+            self.attach()
         nodes = [output.grad_fn for output in outputs if output.grad_fn is not None and not _is_grad_tracking(output)]
         # Of a pass that reaches a gradient first, perhaps through what was not returned, the last forward pass decides; but not one
         # without sync whose own passes can be told.
@@ -254,7 +254,7 @@ class Averager:
         self._local[_current_task()] = threading.get_ident()
         torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._local.pop, _current_task(), None))
         if self._upcast:
-            self._attach()  # as in _begin
+            self.attach()  # as in _begin
 
     def reached(self, following, _gradients, keep=None):
         """The pass under way is at an output of a forward pass, behind which are the nodes `following`."""
@@ -268,7 +268,7 @@ class Averager:
         _abandon_stopped()
         self.abandon()
         if self._upcast and not self._find_unused:
-            self._attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
+            self.attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
         try:
             for index, parameter in enumerate(() if self._upcast else self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
@@ -280,7 +280,7 @@ class Averager:
             self.abandon(str(error))
             raise
         skipped = self._skipped() if self._find_unused else []
-        if skipped and self._attach(skipped):
+        if skipped and self.attach(skipped):
             skipped = self._skipped()
         self.varied |= self.steps > 0 and skipped != self.skipped
         self.skipped = skipped
@@ -544,7 +544,7 @@ class Averager:
 
     def _told_more(self, error):
         more = self._explain and self._explain()
-        if self._attach() and more is None:
+        if self.attach() and more is None:
             more = 'Parameters have had another dtype since the last step: the next step may be tried.'
         if more is None and 'no gradient came' in str(error) and not self._find_unused:
             more = 'If not every forward pass uses every parameter, pass find_unused_parameters=True.'

@@ -4,11 +4,12 @@ import torch
 
 
 class Layout:
-    """The parameters of a module, by name."""
+    """The parameters of a module. They may get other names, as by torch.nn.utils.prune."""
 
     def __init__(self, module, averaged, ignored, full):
         """averaged: the names of the parameters that are averaged; ignored: names that are not compared. full: Precision.full()."""
-        self._averaged, self._ignored = set(averaged), ignored
+        parameters = dict(module.named_parameters())
+        self._averaged, self._ignored = {id(parameters[name]) for name in averaged}, ignored
         self.accept(module, full)
 
     def accept(self, module, full):
@@ -17,7 +18,7 @@ class Layout:
         self._then = {name: (parameter, full.get(id(parameter), parameter).dtype, parameter.device)
                       for name, parameter in module.named_parameters()}
         self._frozen = [parameter for name, (parameter, _, _) in self._then.items()
-                        if name not in self._averaged and name not in self._ignored]
+                        if id(parameter) not in self._averaged and name not in self._ignored]
         # What is quick to compare.
         self._parts = [(part._parameters, [*map(id, part._parameters.values())], part._modules, [*part._modules.values()], part._buffers,
                         len(part._buffers)) for part in module.modules()]
@@ -36,19 +37,19 @@ class Layout:
     def what_changed(self, module):
         """What makes averaging wrong or impossible, in words; None if nothing does. Parts without parameters may come and go."""
         now = dict(module.named_parameters())
+        ids = {*map(id, now.values())}
+        then = {id(parameter): form for parameter, *form in self._then.values()}
         found = []
         for name, parameter in now.items():
             if name in self._ignored:
                 continue
-            if name not in self._then:
-                found.append(f"parameter '{name}' is new")
-            elif self._then[name][0] is not parameter:
-                found.append(f"parameter '{name}' is another one")
-            elif parameter.requires_grad != (name in self._averaged):
+            if id(parameter) not in then:
+                found.append(f"parameter '{name}' is {'another one' if name in self._then else 'new'}")
+            elif parameter.requires_grad != (id(parameter) in self._averaged):
                 found.append(f"parameter '{name}' {'requires a gradient now' if parameter.requires_grad else 'is frozen now'}")
-            elif (parameter.dtype, parameter.device) != self._then[name][1:]:
+            elif [parameter.dtype, parameter.device] != then[id(parameter)]:
                 found.append(f"parameter '{name}' is {parameter.dtype} on {parameter.device} now")
         # In the place of one with _st_info, the first forward pass of tensor parallelism puts a DTensor of the same memory.
         found += [f"parameter '{name}' is gone" for name, (parameter, _, _) in self._then.items()
-                  if name not in now and name not in self._ignored and not hasattr(parameter, '_st_info')]
+                  if name not in now and id(parameter) not in ids and name not in self._ignored and not hasattr(parameter, '_st_info')]
         return '; '.join(found) or None

@@ -423,6 +423,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         changed = self._layout.what_changed(self.module)
         if not changed:
             self._layout.accept(self.module, {})
+            self._averager.attach()  # a parametrization computes its parameter in another dtype for a moment
             self._synced_buffers = Buffers(self.module, self.parameters_to_ignore)
         return changed
 
