@@ -326,7 +326,8 @@ class Plan:
         if self.joins:  # a rank without inputs makes a backward pass for each forward pass of the others, before their next one
             step.unfinished = step.evaluated = False
         # In these, the other ranks may already have used a part of a pass that stops, or do not need what is missing.
-        if step.no_sync or self.joins or self.delays or self.steps_in_backward:
+        drops = self.static and any(hook is drop for hook, _, _ in self.hooks)
+        if step.no_sync or self.joins or self.delays or self.steps_in_backward or drops:
             step.stopped_by = None
         if step.stopped_by is not None or 'sparse' in self.kinds and step.gradients in ('ones', 'flat'):  # a sum with those is dense
             step.gradients = 'none'
