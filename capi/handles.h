@@ -71,7 +71,7 @@ struct lockstep_communicator {
   std::shared_ptr<lockstep::World> world;  // shared by the communicator of all ranks and its subgroups
   std::shared_ptr<lockstep::Communicator> ranks;     // of all ranks, or a subgroup; null if it is borrowed
   std::shared_ptr<lockstep::Communicator> borrowed;  // a hook's, which does not end with this handle
-  lockstep_hook_bucket* hook_bucket = nullptr;       // a stream-ordered hook's: collectives go on this bucket's stream
+  lockstep_hook_bucket* hook_bucket = nullptr;  // of a stream-ordered hook: its collectives run on this bucket's stream
   lockstep::capi::Streams streams;
 };
 

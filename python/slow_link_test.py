@@ -24,7 +24,7 @@ class SlowLink(unittest.TestCase):
             for host in hosts:
                 ip('netns', 'add', host)
                 self.addCleanup(subprocess.run, ['ip', 'netns', 'del', host], check=False)
-            # Of different indices: between equal ones, the kernel notices up to a second late that the link is up.
+            # The indices differ. If they were equal, the kernel would report up to a second later that the link is up.
             ip('link', 'add', 'fast0', 'index', '9', 'netns', hosts[0], 'type', 'veth', 'peer', 'name', 'fast0', 'netns', hosts[1])
         except (OSError, subprocess.CalledProcessError) as error:
             self.skipTest(f'no namespaces or no TAP devices here: {error}')

@@ -71,7 +71,7 @@ class ReadySet {
   struct Rest {
     std::vector<size_t> ready;           // those that were not ready before
     std::vector<size_t> unused;          // and not named when the backward began
-    std::vector<size_t> missing;         // what should have come, or was refused
+    std::vector<size_t> missing;         // parameters whose gradient did not come, or was refused
     std::string complaint;               // what is wrong with this backward, or ""
     absl::optional<size_t> first_wrong;  // the parameter that the complaint names first
   };

@@ -29,7 +29,7 @@ absl::Status Reducer::CheckIdle(absl::string_view call) {
 
 absl::Status Reducer::PrepareStep(bool joined) {
   if (hook_failed_) {
-    // To make a communicator has a deadline, which ranks without inputs do not have while they await the others.
+    // A new communicator is made before a deadline. Ranks without inputs first wait here for the others, without one.
     CollectiveRequest barrier;
     if (joined) barrier.timeout = BucketPipeline::kJoinedTimeout;
     if (options_.uneven_inputs) LOCKSTEP_RETURN_IF_ERROR(communicator_->Run(barrier));
@@ -267,7 +267,9 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
       }
       // The thread that fills the bucket has another stream of that name.
       window_[index].stream = nullptr;
-      return WithParameter(Annotate(gradient.stream->Synchronize(Deadline::Infinite()), "mark_ready"), index);
+      const absl::Status reached = Annotate(gradient.stream->Synchronize(Deadline::Infinite()), "mark_ready");
+      if (!reached.ok()) ready_set_.Refuse(index, reached);
+      return WithParameter(reached, index);
     }
     flight_->record.ready_order.push_back(static_cast<uint32_t>(index));
     filling = filler_.Fill(index, gradient);

@@ -185,7 +185,7 @@ class Reducer {
   // their names. A parameter without a mark is missing then.
   void ExplainMissing(std::string reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records a mark that the caller refused with `error`. RETURNS `error` with the parameter
+  // Records a mark that the caller refused with `error`. RETURNS `error` with the parameter.
   absl::Status RefuseMark(size_t index, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the backward. Null stream: returns when the averages are in the gradients. Otherwise returns when everything is issued, and makes
@@ -332,6 +332,7 @@ class Reducer {
   char* ViewAt(size_t index) const;  // null where there are none
   // `checked`: the result of the checks that need no lock.
   absl::Status Mark(size_t index, absl::Status checked, const GradientRef& gradient) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records that a mark was refused. RETURNS the error with the parameter.
   absl::Status Refuse(size_t index, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ReadySet::Effect> TakeMark(size_t index, const GradientRef& gradient)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -142,6 +142,15 @@ TEST(BucketViews, AreThereOnRequestOnly) {
   });
 }
 
+TEST(BucketViews, DoNotMoveUnasked) {
+  RunWorkers(2, Vectors(4, 10), Views({0}), [](Worker& worker) {
+    const std::vector<void*> before = Addresses(worker);
+    for (int step = 0; step < 50; ++step) LOCKSTEP_EXPECT_OK(worker.StepInViews(step));
+    EXPECT_EQ(worker.reducer().plan_version(), 1);
+    EXPECT_EQ(Addresses(worker), before);
+  });
+}
+
 // Where a view was another one is now: neither a gradient nor a target may be there.
 TEST(BucketViews, AreRefusedOnceTheyHaveMoved) {
   RunWorkers(2, Vectors(4, 10), Views({0}), [](Worker& worker) {
