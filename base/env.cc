@@ -37,7 +37,6 @@ constexpr const char* kVariables[] = {
     "LOCKSTEP_LOCAL_RANK",
     "LOCKSTEP_LOCAL_WORLD_SIZE",
     "LOCKSTEP_LOG",
-    "LOCKSTEP_MEASURE_LINKS",
     "LOCKSTEP_NCCL_LIBRARY",
     "LOCKSTEP_NO_APT",
     "LOCKSTEP_OFI_DOMAIN",

@@ -1,6 +1,5 @@
 // What moving and combining bytes costs: the input of the simulator and of the selector. The built-in numbers are
 // rounded measurements of one machine. They are constants so that the selector's choice is the same in every run.
-// Nothing is measured at run time unless all ranks ask for it (comm/world/link_measurement.h).
 
 #ifndef COMM_TOPOLOGY_LINK_COSTS_H_
 #define COMM_TOPOLOGY_LINK_COSTS_H_

@@ -10,8 +10,7 @@ namespace lockstep {
 
 inline constexpr uint64_t kSharingTopic =
     ~uint64_t{0};  // whether a rank shares memory with all others (world_transport.cc)
-inline constexpr uint64_t kMeasurementTopic = ~uint64_t{1};  // what a rank measured (link_measurement.cc)
-inline constexpr uint64_t kAddressesTopic = ~uint64_t{2};    // rank 0's addresses (slow_link.cc)
+inline constexpr uint64_t kAddressesTopic = ~uint64_t{2};  // rank 0's addresses (slow_link.cc)
 
 }  // namespace lockstep
 

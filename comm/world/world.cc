@@ -29,7 +29,6 @@
 #include "comm/topology/link_costs.h"
 #include "comm/topology/world_shape.h"
 #include "comm/world/device_backend.h"
-#include "comm/world/link_measurement.h"
 #include "comm/world/slow_link.h"
 #include "comm/world/world_security.h"
 #include "comm/world/world_transport.h"
@@ -83,7 +82,6 @@ struct Settings {
   int64_t chunk_bytes = 0;
   bool checked = false;
   bool deterministic = false;
-  bool measure_links = false;
   const TransportKind* transport = &DefaultTransport();
   Text interface;
   std::string host_id;
@@ -170,7 +168,6 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
         absl::StrCat(algorithm.from, ": ", Name(named), " of ", Name(collective),
                      " does not fold in rank order, and the communicator is deterministic"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(ReadFlag(options.measure_links, "LOCKSTEP_MEASURE_LINKS", &settings.measure_links));
   const Text congestion = ReadText(options.tcp_congestion_control, "tcp_congestion_control", "LOCKSTEP_TCP_CONGESTION");
   LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckCongestionControl(congestion.value), congestion.from));
   settings.tcp_tuning.congestion_control = congestion.value;
@@ -208,7 +205,6 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const World
                                        {"checked", yes_or_no(settings.checked)},
                                        {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
                                        {"deterministic", yes_or_no(settings.deterministic)},
-                                       {"measure_links", yes_or_no(settings.measure_links)},
                                        {"security", Name(security.level)},
                                        {"security_local", yes_or_no(security.records_on_one_host)},
                                        {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
@@ -462,14 +458,6 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   const LinkCosts& without_memory = settings.transport->on_one_host;
   options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
   options.description = description;
-  if (settings.measure_links) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredCosts costs, MeasureLinks(engine_.get(), control_.get(), options.channel,
-                                                                      options.shape.topology, deadline));
-    Apply(costs, &options.shape.network);
-    const std::string measured = lockstep::Describe(costs);
-    absl::StrAppend(&options.description, measured, "\n");
-    if (spec.rank == Rank(0)) LOCKSTEP_LOG(kInfo) << measured;
-  }
   options.shared_memory = shared_memory;
   communicator_ = std::make_unique<TransportCommunicator>(engine_.get(), control_.get(), std::move(options));
   LOCKSTEP_RETURN_IF_ERROR(

@@ -50,7 +50,6 @@ struct WorldOptions {
   int tcp_sockets = 0;       // 1: over which each connection's bytes are spread
   bool checked = false;
   bool deterministic = false;  // reductions are in rank order: docs/numerics.md
-  bool measure_links = false;  // algorithms are chosen by costs measured now, not by those built in
   // The device whose tensors the communicator takes beside the host's, and how they travel: "auto", "nccl" or "staged"
   // (comm/world/device_backend.h). The kind of the device and the back end are equal on all ranks.
   DeviceId device;
@@ -66,7 +65,6 @@ class World final {
   // ERRORS  those of DetermineWorld, OpenStore, ChooseInterface and ControlChannel::Join, which name what is missing, taken, unknown or
   //         different, and on which ranks
   //         PERMISSION_DENIED, FAILED_PRECONDITION where ranks do not share a secret or a level: docs/security.md
-  //         with measure_links: those of MeasureLinks
   //         with a device: those of FindDevice on the rank that has them, and UNAVAILABLE, naming that rank, on the others; then those
   //         of MakeDeviceCommunicator
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);

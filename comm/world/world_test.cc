@@ -264,8 +264,8 @@ TEST(World, OptionsThatShapeWhatIsSentMustAgree) {
       {[](auto* o) { o->algorithm = "all_reduce:ring"; },
        "algorithm: chosen by size on ranks 0, 2, all_reduce:ring on rank 1"},
       {[](auto* o) { o->checked = true; }, "checked: no on ranks 0, 2, yes on rank 1"},
-      {[](auto* o) { o->deterministic = o->measure_links = true; },
-       "deterministic: no on ranks 0, 2, yes on rank 1; measure_links: no on ranks 0, 2, yes on rank 1"},
+      {[](auto* o) { o->deterministic = o->checked = true; },
+       "checked: no on ranks 0, 2, yes on rank 1; deterministic: no on ranks 0, 2, yes on rank 1"},
   };
   for (const Case& c : cases) {
     MemoryStore store;

@@ -1,9 +1,6 @@
-// Texts that ranks send each other when a world is set up: what their links cost, and what they say of their NCCL.
-
-#include <cmath>
+// Texts that ranks send each other when a world is set up: what they say of their NCCL.
 
 #include "comm/device/nccl/nccl_peers.h"
-#include "comm/world/link_measurement.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace lockstep {
@@ -15,22 +12,6 @@ using Code = absl::StatusCode;
 void CheckAllocated(const fuzz::Allocations& allocations, absl::string_view text) {
   LOCKSTEP_CHECK(allocations.bytes() <= 256 * text.size() + 4096)
       << allocations.bytes() << " bytes allocated for " << text.size();
-}
-
-void ReadCosts(absl::string_view text) {
-  const fuzz::Allocations allocations;
-  const absl::StatusOr<MeasuredCosts> costs = DecodeMeasuredCosts(text);
-  CheckAllocated(allocations, text);
-  fuzz::CheckCode(costs.status(), {Code::kInternal});
-  if (!costs.ok()) return;
-  // Encoding rounds, and what is rounded stays.
-  const std::string encoded = EncodeMeasuredCosts(*costs);
-  const absl::StatusOr<MeasuredCosts> again = DecodeMeasuredCosts(encoded);
-  LOCKSTEP_CHECK(again.ok() && EncodeMeasuredCosts(*again) == encoded) << encoded;
-  Network network = kTcpNetwork;
-  Apply(Slowest(*costs, MeasuredCosts()), &network);
-  LOCKSTEP_CHECK(std::isfinite(network.remote.latency_ns) && std::isfinite(network.local.byte_ns));
-  LOCKSTEP_CHECK(!Describe(*costs).empty());
 }
 
 void ReadNcclPeer(absl::string_view text) {
@@ -49,10 +30,6 @@ void ReadNcclPeer(absl::string_view text) {
 }  // namespace
 
 std::vector<std::string> fuzz::Seeds() {
-  MeasuredCosts costs;
-  costs.local = {120, 0.09, 90};
-  costs.remote = {20000, 0.8, 2000};
-  costs.reduced_byte_ns = 0.06;
   NcclPeer peer;
   peer.version = 22809;
   peer.host = "4f1c22aa/4026531840";
@@ -60,14 +37,13 @@ std::vector<std::string> fuzz::Seeds() {
   peer.shares_gpu = true;
   NcclPeer without;
   without.error = "there is no libnccl.so.2";
-  return {EncodeMeasuredCosts(costs), EncodeMeasuredCosts(MeasuredCosts()), Encode(peer), Encode(without)};
+  return {Encode(peer), Encode(without)};
 }
 
 }  // namespace lockstep
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  lockstep::ReadCosts(text);
   lockstep::ReadNcclPeer(text);
   return 0;
 }
