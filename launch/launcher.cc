@@ -361,7 +361,15 @@ void Job::Reap(pid_t hint) {
 std::vector<absl::optional<RankReport>> Job::Reports() const {
   std::vector<absl::optional<RankReport>> reports(ranks_.size());
   for (size_t rank = 0; rank < ranks_.size() && reports_.has_value(); ++rank) {
-    reports[rank] = reports_->Read(static_cast<int>(rank), options_.world_size);
+    absl::optional<RankReport>& report = reports[rank];
+    report = reports_->Read(static_cast<int>(rank), options_.world_size);
+    const RankProcess& process = ranks_[rank];
+    const bool failed = process.ended && process.wait_status != 0 && !process.ended_by_launcher;
+    // A rank has not failed if it continues without a process that it had started and that wrote this report.
+    if (report.has_value() && report->pid > 0 && report->pid != process.pid && !failed &&
+        kill(static_cast<pid_t>(report->pid), 0) != 0) {
+      report.reset();
+    }
   }
   return reports;
 }
@@ -428,7 +436,12 @@ std::string Job::Describe(int rank, const absl::optional<RankReport>& report) co
 LaunchResult Job::Result() const {
   LaunchResult result;
   for (const RankProcess& rank : ranks_) result.ranks.push_back(RankEnd{rank.pid, rank.wait_status});
-  if (!first_failed_.has_value()) return result;
+  if (!first_failed_.has_value()) {
+    if (relay_.status().ok()) return result;
+    result.exit_status = 1;
+    result.report = std::string(relay_.status().message());
+    return result;
+  }
   const std::vector<absl::optional<RankReport>> reports = Reports();
   result.first_failed = FindCulprit(Outcomes(reports)).value_or(*first_failed_);
   const RankProcess& culprit = ranks_[*result.first_failed];

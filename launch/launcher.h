@@ -55,7 +55,7 @@ struct LaunchResult {
   std::vector<RankEnd> ranks;
   absl::optional<int> first_failed;  // the rank that failed first, to which the others' blame leads
   // 0, or of the first failed rank: its exit status, or 128 + the signal that killed it. If the launcher had to end that rank: of the
-  // rank whose end was noticed first.
+  // rank whose end was noticed first. 1 if no rank failed, but output could not be written.
   int exit_status = 0;
   // A line for each other rank that did not end with status 0, at most 16 and one with the number of the rest. Then, if there are any,
   // the folder of the flight records and of all ranks' reports.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -417,6 +418,21 @@ TEST_F(LauncherTest, TheRankThatIsBlamedIsEndedIfItDoesNotEnd) {
   RemoveReports(result);
 }
 
+// Rank 0 continues without a process that wrote its error file.
+TEST_F(LauncherTest, ARankThatContinuesWithoutItsHelperHasNotFailed) {
+  const std::string fifo = Fifo(), report = File("report");
+  std::ofstream(report)
+      << R"({"message": {"message": "ValueError", "extraInfo": {"py_callstack": "Traceback\nValueError\n"}},
+                               "lockstep": {"pid": PID}})";
+  const LaunchResult result = Run(
+      2, absl::StrCat("case $RANK in\n0) sh -c 'sed \"s/PID/$$/\" ", report, " > $TORCHELASTIC_ERROR_FILE'; echo > ",
+                      fifo, ";;\n1) read line < ", fifo, "; exit 3;;\nesac\nsleep 1000 & wait"));
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.exit_status, 3);
+  EXPECT_EQ(result.report, absl::StrCat("rank 1 (pid ", result.ranks[1].pid, ") exited with status 3"));
+  RemoveReports(result);
+}
+
 // Else rank 0 would expect torchrun to serve MASTER_PORT.
 TEST_F(LauncherTest, RanksOfATorchrunWorkerAreNoWorkersOfTorchrun) {
   const ScopedVariable store("TORCHELASTIC_USE_AGENT_STORE", "1"), id("TORCHELASTIC_RUN_ID", "1"),
@@ -495,15 +511,36 @@ TEST_F(LauncherTest, WhatARankLeavesBehindIsEndedWhenItExits) {
   }
 }
 
+TEST_F(LauncherTest, OutputThatCannotBeWrittenIsAnError) {
+  options_.stdout_fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  const LaunchResult result = Run(1, "echo lost");
+  close(options_.stdout_fd);
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_EQ(result.report, "the launcher could not write its output: stdout: No space left on device");
+}
+
+TEST_F(LauncherTest, AProcessThatHasLeftTheGroupMayNeverStopWriting) {
+  const std::string pid = File("pid");
+  const LaunchResult result =
+      Run(1, absl::StrCat("setsid sh -c 'echo $$ > ", pid, "; exec yes' & while [ ! -s ", pid, " ]; do :; done"));
+  EXPECT_EQ(result.exit_status, 0);
+  int writer = 0;
+  std::ifstream(pid) >> writer;
+  EXPECT_GT(writer, 0);
+  (void)waitpid(writer, nullptr, 0);  // it dies when the launcher closes the pipe, which may also have reaped it
+}
+
 TEST_F(LauncherTest, WritersFailWhenNobodyReadsTheOutput) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  close(ends[0]);
-  options_.stdout_fd = ends[1];
-  const LaunchResult result = Run(2, "exec cat /dev/zero");
-  close(ends[1]);
-  EXPECT_EQ(result.exit_status, 128 + SIGPIPE);
-  EXPECT_THAT(result.report, HasSubstr("the launcher could not write its output: stdout: Broken pipe"));
+  for (const bool socket : {false, true}) {
+    int ends[2];
+    ASSERT_EQ(socket ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) : pipe2(ends, O_CLOEXEC), 0);
+    close(ends[0]);
+    options_.stdout_fd = ends[1];
+    const LaunchResult result = Run(2, "exec cat /dev/zero");
+    close(ends[1]);
+    EXPECT_EQ(result.exit_status, 128 + SIGPIPE);
+    EXPECT_THAT(result.report, HasSubstr("the launcher could not write its output: stdout: Broken pipe"));
+  }
 }
 
 TEST_F(LauncherTest, ProgramThatCannotRunIsAnErrorBeforeAnythingStarts) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kReadBytes = 65536;
 constexpr size_t kWaitingBytesMax = 4 * kReadBytes;  // of one sink, before its streams are left unread
+constexpr size_t kPipeBytesMax = 1 << 20;            // what a pipe may hold (/proc/sys/fs/pipe-max-size)
 
 const char* const kSinkNames[2] = {"stdout", "stderr"};
 
@@ -94,7 +95,7 @@ void OutputRelay::HandleEvents(absl::Span<const pollfd> fds) {
     const short events = fds[i].revents;
     if (events & POLLNVAL) {
       Break(i, ErrnoStatus(EBADF, kSinkNames[i]));
-    } else if (events & POLLERR) {
+    } else if (events & (POLLERR | POLLHUP)) {  // a socket whose reader has gone says only the latter
       Break(i, ErrnoStatus(EPIPE, absl::string_view(kSinkNames[i])));
     } else if (outputs_[i].waiting() > 0) {
       WriteSome(i);
@@ -104,7 +105,8 @@ void OutputRelay::HandleEvents(absl::Span<const pollfd> fds) {
 
 void OutputRelay::Finish() {
   for (Stream& stream : streams_) {
-    while (stream.fd >= 0 && ReadSome(&stream)) {
+    // A process that has left the groups may never stop writing.
+    for (size_t read = 0; stream.fd >= 0 && read < kPipeBytesMax && ReadSome(&stream); read += kReadBytes) {
     }
     EndStream(&stream);
   }

@@ -18,6 +18,7 @@ struct RankReport {
   std::string message;    // "ValueError: bad", one line
   std::string traceback;  // several lines; empty if no exception is reported
   int64_t time_ns = 0;    // Unix time
+  int64_t pid = 0;        // of the process that wrote it; 0: unknown
   absl::optional<int> blames;
 };
 

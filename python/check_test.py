@@ -11,12 +11,16 @@ SECRET = '0123456789abcdef' * 4
 
 class Check(unittest.TestCase):
 
-    def check(self, *before, **variables):
+    def start(self, *before, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith('LOCKSTEP_') or name == 'LOCKSTEP_RUN'}
         environment['PYTHONPATH'] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-        done = subprocess.run([*before, sys.executable, '-m', 'lockstep.check'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=200, check=False, env={**environment, **variables})
-        return done.returncode, done.stdout
+        return subprocess.Popen([*before, sys.executable, '-m', 'lockstep.check'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, env={**environment, **variables})
+
+    def check(self, *before, **variables):
+        with self.start(*before, **variables) as done:
+            page, _ = done.communicate(timeout=200)
+        return done.returncode, page
 
     def test_all_is_well(self):
         status, page = self.check()
@@ -43,6 +47,14 @@ class Check(unittest.TestCase):
         status, page = self.check(*unshare)
         self.assertEqual(status, 1, page)
         self.assertRegex(page, r'(?m)^lockstep-run: connect to 127\.0\.0\.1:0: the loopback interface is down\nresult: +FAULT: ')
+
+    def test_ends_if_nobody_reads_the_page(self):
+        with self.start() as check:
+            for line in check.stdout:
+                if line.startswith('auto:'):
+                    break
+            check.stdout.close()
+            self.assertNotEqual(check.wait(timeout=200), 0)
 
     def test_no_secret_is_printed(self):
         with tempfile.NamedTemporaryFile('w', prefix='private') as file:

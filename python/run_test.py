@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,15 +48,18 @@ class Launched(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         for name in ('script.py', '__main__.py'):
-            with open(os.path.join(self.folder, name), 'w', encoding='ascii') as file:
-                file.write(SCRIPT)
+            self.write(name, SCRIPT)
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), 'w', encoding='utf-8') as file:
+            file.write(text)
 
     def run_ranks(self, *words, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith('LOCKSTEP_') or name == 'LOCKSTEP_RUN'}
         # The launcher's own, before this process moves.
         environment['PYTHONPATH'] = os.pathsep.join([self.folder, *map(os.path.abspath, filter(None, sys.path))])
-        return subprocess.run([sys.executable, '-m', 'lockstep.run', *words], capture_output=True, text=True, timeout=60, check=False,
-                              env={**environment, **variables})
+        return subprocess.run([sys.executable, '-m', 'lockstep.run', *words], capture_output=True, text=True, errors='replace', timeout=60,
+                              check=False, env={**environment, **variables})
 
     def test_ranks_of_a_script_a_module_and_a_folder(self):
         for program in ([os.path.join(self.folder, 'script.py')], ['-m', 'script'], [self.folder]):
@@ -77,6 +81,16 @@ class Launched(unittest.TestCase):
         listed = re.findall(r'^  (-.*?) [A-Z]+  ', done.stdout, re.MULTILINE)
         options = [word for words in listed if words != '-m' for word in re.findall(r'--?[a-z-]+', words)]
         self.assertEqual(sorted(options), sorted(run._WITH_VALUE))
+
+    def test_ranks_do_not_inherit_that_python_ignores_signals(self):
+        done = self.run_ranks('-n', '1', 'grep', 'SigIgn', '/proc/self/status')
+        ignored = int(done.stdout.split()[-1], 16)
+        self.assertEqual([name.name for name in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> name - 1 & 1], [])
+
+    def test_the_ends_of_a_long_exception_are_printed(self):
+        self.write('raise.py', "import lockstep\nraise ValueError('begin' + 600_000 * '\u00e9' + 'end')\n")
+        done = self.run_ranks('-n', '1', os.path.join(self.folder, 'raise.py'))
+        self.assertRegex(done.stderr, r"(?s)Traceback.*raise ValueError.*ValueError: begin.*characters \.\.\.\].*end\n")
 
     def test_words_that_the_launcher_does_not_know(self):
         done = self.run_ranks('--colour', '1')

@@ -148,6 +148,7 @@ def main():
     command = [run.launcher(), '-n', str(_RANKS), '--', sys.executable, '-u', '-m', 'lockstep.check', '--as-rank']
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace', env=environment) as ranks:
         late = threading.Timer(_TIMEOUT_S, ranks.kill)  # the ranks die with their launcher
+        late.daemon = True  # else the end of this program, after Ctrl-C, waits for it
         late.start()
         for line in ranks.stdout:
             print(re.sub(r'^\[\d+\] ', '', line), end='', flush=True)

@@ -15,6 +15,8 @@ from lockstep.errors import utf8
 
 # torchrun takes the earliest time as the root cause. See comm/record/failure_report.cc.
 _VICTIM_SECONDS = 30
+# The most characters of the traceback, and of the message: JSON takes at most 6 bytes for each, and lockstep-run reads 1 MiB.
+_CHARACTERS_MAX = 80_000
 
 
 def _read(path):
@@ -59,8 +61,10 @@ def _own_place():
 
 
 def _readable(text):
-    # The launcher takes no JSON with half of a character.
-    return utf8(text).decode()
+    """A text that the launcher can read: without half of a character, and its middle cut out if the file would be too long."""
+    text = utf8(text).decode()
+    cut = len(text) - _CHARACTERS_MAX
+    return text if cut <= 0 else f'{text[:_CHARACTERS_MAX // 2]}\n[... {cut} characters ...]\n{text[-_CHARACTERS_MAX // 2:]}'
 
 
 def write(path, error):

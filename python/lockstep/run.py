@@ -7,6 +7,7 @@ The launcher is the package's own, or what the variable LOCKSTEP_RUN names.
 """
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -59,6 +60,8 @@ def main():
     words = command(sys.argv[1:])
     if not {'-h', '--help'}.isdisjoint(_split(sys.argv[1:])[0]):
         print(_HELP, end='', flush=True)
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and not by a program that it becomes
+        signal.signal(ignored, signal.SIG_DFL)
     os.execv(words[0], words)
 
 
