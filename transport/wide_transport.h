@@ -47,7 +47,8 @@ class WideTransport : public Transport {
   //         UNAVAILABLE          a peer does not answer within the connect timeout
   //         DEADLINE_EXCEEDED    `deadline` has passed
   //         Each message names the rank, its address and the reason.
-  virtual absl::Status Connect(Deadline deadline) = 0;
+  //         `failure`'s own      it is asked again and again; an error ends the wait
+  virtual absl::Status Connect(Deadline deadline, const std::function<absl::Status()>& failure) = 0;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // A rank that is stopped in the middle of a set-up, where nothing but the ranks of its host waits for it: the others are told as they would
-// be in a step. Method: three processes, one of which stops itself as it is about to connect to another one's Unix socket.
+// be in a step. Method: three processes, one of which stops itself as it is about to connect to another one.
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -35,7 +35,8 @@ constexpr int kVictim = 1;
 
 Deadline Soon() { return Deadline::AfterMs(40'000); }
 
-std::atomic<bool> stops_at_unix_socket{false};
+// The family of the address at which this process stops itself, and how many such connections come before: to rank 0's coordinator.
+std::atomic<int> stops_at{AF_UNSPEC}, before{0};
 
 // Arguments: the address of the store, the transport. Says how making the world went.
 LOCKSTEP_RANK_FUNCTION(MakesAWorld) {
@@ -44,7 +45,10 @@ LOCKSTEP_RANK_FUNCTION(MakesAWorld) {
   options.transport = self.arguments()[1];
   options.setup_timeout = std::chrono::minutes(10);
   options.peer_timeout = std::chrono::milliseconds(2000);
-  stops_at_unix_socket = self.rank() == kVictim;
+  if (self.rank() == kVictim) {
+    stops_at = options.transport == "ofi" ? AF_INET : AF_UNIX;
+    before = options.transport == "ofi";
+  }
   return self.Send(World::Create(options).status().ToString());
 }
 
@@ -64,7 +68,7 @@ TEST_P(WorldSetupFaultTest, ARankThatIsStoppedWhileItConnectsIsUnresponsive) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "shm"),
+INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "shm", "ofi"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
@@ -72,6 +76,6 @@ INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "s
 
 // In place of the C library's.
 extern "C" __attribute__((visibility("default"))) int connect(int socket, const sockaddr* address, socklen_t bytes) {
-  if (lockstep::stops_at_unix_socket && address->sa_family == AF_UNIX) (void)raise(SIGSTOP);
+  if (address->sa_family == lockstep::stops_at && --lockstep::before < 0) (void)raise(SIGSTOP);
   return static_cast<int>(syscall(SYS_connect, socket, address, bytes));
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "base/clipped.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/host/channel_registry.h"
@@ -112,7 +113,7 @@ absl::Status WorldTransport::Connect(ControlChannel* control, absl::Span<const M
     std::vector<std::string> addresses;
     for (const Member& member : members) addresses.push_back(member.ofi_address);
     LOCKSTEP_RETURN_IF_ERROR(wide_->SetPeers(addresses));
-    return wide_->Connect(deadline);
+    return wide_->Connect(deadline, failure);
   }
   if (tcp_ != nullptr) {
     std::vector<SocketAddress> addresses;
@@ -141,7 +142,8 @@ absl::Status WorldTransport::Connect(ControlChannel* control, absl::Span<const M
     }
     // The two of them may believe different things.
     if (absl::IsDeadlineExceeded(shared)) {
-      return Annotate(shared, absl::StrCat("share memory with ", Describe(member)));
+      return WithFailedRank(Annotate(shared, absl::StrCat("share memory with ", Describe(member))),
+                            member.rank.value());
     }
     if (member.host_id != self.host_id) {
       shared = absl::UnavailableError("it is on another host");

@@ -216,9 +216,10 @@ absl::StatusOr<std::vector<Member>> ControlChannel::AwaitJoined(Deadline deadlin
   }
   if (joined_.has_value()) return *joined_;
   if (leaving_) return absl::CancelledError("the control channel was left while joining");
-  return absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", Describe(coordinator_member_),
-                                                  " does not answer",
-                                                  waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_)));
+  return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
+                            "the world did not form in time: ", Describe(coordinator_member_), " does not answer",
+                            waiting_text_.empty() ? "" : absl::StrCat("; ", waiting_text_))),
+                        0);
 }
 
 void ControlChannel::Report(ChannelId channel, const absl::Status& status, absl::optional<Rank> suspect) {

@@ -280,7 +280,7 @@ std::string EncodeFailureRecord(const FailureRecord& record) {
   }
   return absl::StrCat(kFailureRecordName, " ", record.seconds, " ", static_cast<int>(record.status.code()), " ",
                       record.attempt, " ", absl::StrJoin(ranges, ","), " ",
-                      record.status.message().substr(0, kFailureTextBytesMax));
+                      PackMessage(record.status).substr(0, kFailureTextBytesMax));
 }
 
 absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
@@ -305,7 +305,7 @@ absl::StatusOr<FailureRecord> DecodeFailureRecord(absl::string_view text) {
     for (int64_t rank = first; rank <= last; ++rank) record.untold.push_back(static_cast<int>(rank));
     least = last + 1;
   }
-  record.status = absl::Status(static_cast<absl::StatusCode>(code), parts[5]);
+  record.status = UnpackMessage(static_cast<absl::StatusCode>(code), parts[5]);
   return record;
 }
 

@@ -288,8 +288,8 @@ TEST(CoordinatorRecord, AnythingElseIsInvalid) {
 
 TEST(FailureRecord, SurvivesTheStore) {
   for (const std::vector<int>& untold : {std::vector<int>(), {3}, {1, 2, 3, 7, 9, 10}}) {
-    const FailureRecord record = {1'700'000'000, 2, untold,
-                                  absl::ResourceExhaustedError("rank 0: too many  open files")};
+    const absl::Status status = WithFailedRank(absl::ResourceExhaustedError("rank 0: too many  open files"), 0);
+    const FailureRecord record = {1'700'000'000, 2, untold, status};
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureRecord read, DecodeFailureRecord(EncodeFailureRecord(record)));
     EXPECT_EQ(read.seconds, record.seconds);
     EXPECT_EQ(read.attempt, record.attempt);

@@ -12,7 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/error_info.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "transport/secure/secret.h"
 
 namespace lockstep::control {
@@ -121,7 +123,7 @@ Member ThisProcess(Rank rank) {
 absl::Status SaidBy(const Member& self, const absl::Status& status) {
   const std::string saying = absl::StrCat(Describe(self), " could not set up the world: ");
   if (status.ok() || absl::StartsWith(status.message(), saying)) return status;
-  return absl::Status(status.code(), absl::StrCat(saying, status.message()));
+  return WithFailedRank(Reworded(status, absl::StrCat(saying, status.message())), self.rank.value());
 }
 
 void EndSetup(Store* store, const std::string& key, const absl::optional<CoordinatorRecord>& record, int attempt,

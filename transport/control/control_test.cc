@@ -242,6 +242,7 @@ TEST_P(ControlChannelTest, MissingRanksAreListedTheSameEverywhere) {
   for (const absl::Status& error : errors) {
     EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 "the world did not form in time: ranks 2-3, 5 of 6 have not joined"));
+    EXPECT_EQ(GetErrorInfo(error).failed_rank, 2);
   }
   // Those who are missing find it in the store, each once, and then it is gone.
   for (const int rank : {2, 3, 5}) {
@@ -269,6 +270,7 @@ TEST_P(ControlChannelTest, RankZeroThatFailsBeforeItHasACoordinatorTellsWhoeverW
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(StartsWith("rank 0 (host "), HasSubstr(absl::StrCat("pid ", getpid())),
                                HasSubstr("could not set up the world: "), HasSubstr(errors[0].message()))));
+    EXPECT_EQ(GetErrorInfo(errors[rank]).failed_rank, 0);
   }
   ExpectNoRecord();
 }

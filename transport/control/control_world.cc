@@ -116,7 +116,11 @@ bool World::Handle(int rank, Message message, TimePoint now) {
     HandleJoin(rank, std::move(*join));
   } else if (std::holds_alternative<GiveUp>(message)) {
     if (phase_ == Phase::kGathering) {
-      FailSetup(absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", MissingText())));
+      const auto missing =
+          std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state != State::kJoined; });
+      FailSetup(
+          WithFailedRank(absl::DeadlineExceededError(absl::StrCat("the world did not form in time: ", MissingText())),
+                         static_cast<int>(missing - slots_.begin())));
     }
   } else if (auto* report = std::get_if<Report>(&message)) {
     HandleReport(rank, *report, now);

@@ -84,7 +84,9 @@ inline absl::StatusOr<Transports> CreateConnectedOfiWorld(
     int size, const std::string& provider, const std::function<void(OfiTransportOptions* options)>& change) {
   LOCKSTEP_ASSIGN_OR_RETURN(OfiTransports ranks, CreateOfiWorld(size, provider, change));
   std::vector<absl::Status> connected(ranks.size());
-  RunRanks(ranks, [&](OfiTransport* rank) { connected[rank->rank().value()] = rank->Connect(TestDeadline()); });
+  RunRanks(ranks, [&](OfiTransport* rank) {
+    connected[rank->rank().value()] = rank->Connect(TestDeadline(), absl::OkStatus);
+  });
   for (const absl::Status& status : connected) LOCKSTEP_RETURN_IF_ERROR(status);
   return AsTransports(std::move(ranks));
 }

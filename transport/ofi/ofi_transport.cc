@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "base/error_info.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/net/epoll.h"
@@ -29,6 +30,8 @@ constexpr std::chrono::milliseconds kIdleEventsTime(5);
 constexpr std::chrono::milliseconds kDisconnectTime(50);
 // For short messages that were done when they were posted, and which nobody carries on once this endpoint is closed.
 constexpr std::chrono::seconds kFlushTime(1);
+// How soon a wait for a connection notices that the set-up has failed.
+constexpr std::chrono::milliseconds kFailureNoticed(50);
 
 absl::Status Check(const OfiTransportOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckWorld("ofi", options, kOfiJobIdBytesMax));
@@ -159,12 +162,12 @@ absl::Status OfiTransport::SetPeers(const std::vector<std::string>& addresses) {
   return absl::OkStatus();
 }
 
-absl::Status OfiTransport::Connect(Deadline deadline) {
+absl::Status OfiTransport::Connect(Deadline deadline, const std::function<absl::Status()>& failure) {
   for (int i = 0; i < options_.size; ++i) {
     const Rank peer(i);
     if (peer == options_.rank) continue;
     const auto because = [&](const absl::Status& cause) {
-      return Annotate(cause, absl::StrCat("connecting to rank ", i, " over ", DescribePeer(peer)));
+      return WithFailedRank(Annotate(cause, absl::StrCat("connecting to rank ", i, " over ", DescribePeer(peer))), i);
     };
     // Every handshake begins before any is waited for.
     for (int other = i; other < options_.size; ++other) {
@@ -173,7 +176,8 @@ absl::Status OfiTransport::Connect(Deadline deadline) {
     while (!links_->Open(peer)) {
       if (!links_->status(peer).ok()) return because(links_->status(peer));
       if (deadline.passed()) return because(absl::DeadlineExceededError("it did not answer in time"));
-      if (!Progress()) WaitForEvent(deadline);
+      LOCKSTEP_RETURN_IF_ERROR(failure());
+      if (!Progress()) WaitForEvent(Deadline::Earlier(deadline, Deadline::After(kFailureNoticed)));
     }
   }
   // Answers that others wait for.

@@ -84,7 +84,7 @@ class OfiTransport final : public WideTransport {
   absl::Status SetPeers(const std::vector<std::string>& addresses) override;
 
   // Optional: otherwise the first message to a peer begins the handshake, and a peer that nobody drives does not answer it.
-  absl::Status Connect(Deadline deadline) override;
+  absl::Status Connect(Deadline deadline, const std::function<absl::Status()>& failure) override;
 
   const char* name() const override { return "ofi"; }
   Rank rank() const override { return options_.rank; }

@@ -227,7 +227,7 @@ TEST_F(OfiTransportTest, NobodyAtTheAddressIsUnavailable) {
 
 TEST_F(OfiTransportTest, ConnectMakesAllWaysOrSaysWhichIsMissing) {
   if (!Create(4)) return;
-  RunRanks(ranks_, [](OfiTransport* rank) { EXPECT_THAT(rank->Connect(TestDeadline()), IsOk()); });
+  RunRanks(ranks_, [](OfiTransport* rank) { EXPECT_THAT(rank->Connect(TestDeadline(), absl::OkStatus), IsOk()); });
   // Nobody drives rank 3, and still it can be sent to.
   TestOperation send;
   rank(0)->Send(Rank(3), 0, TestEnvelope(1), "x", 1, &send);
@@ -238,7 +238,7 @@ TEST_F(OfiTransportTest, ConnectMakesAllWaysOrSaysWhichIsMissing) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(auto gone, OfiTransport::Create(OfiTestOptions(1, 2, Provider())));
   ASSERT_THAT(lonely->SetPeers({lonely->address(), gone->address()}), IsOk());
   gone = nullptr;
-  EXPECT_THAT(lonely->Connect(Deadline::AfterMs(50)),
+  EXPECT_THAT(lonely->Connect(Deadline::AfterMs(50), absl::OkStatus),
               StatusIs(Code::kDeadlineExceeded,
                        HasSubstr(absl::StrCat("connecting to rank 1 over ofi ", Provider(), " 127.0.0.1:"))));
 }

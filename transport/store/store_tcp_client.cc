@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(server.host, server.port, deadline);
     absl::Status last = addresses.status();
     absl::Status refused;
-    bool try_again = WorthTryingAgain(last);
+    bool try_again = WorthTryingAgain(last), waited = false;
     if (!addresses.ok()) addresses = std::vector<SocketAddress>();
     for (const SocketAddress& address : *addresses) {
       const Deadline attempt =
@@ -80,6 +80,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
         return absl::WrapUnique(new TcpStoreClient(*std::move(connection), absl::StrCat("store ", url)));
       }
       last = connection.status();
+      waited |= absl::IsDeadlineExceeded(last);
       // Somebody answered and is not who we want. Another address may have the server. What speaks our protocol tells more.
       if (absl::IsPermissionDenied(last) && (refused.ok() || *refusal == Refusal::kNotOurs)) {
         refused = last;
@@ -103,7 +104,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const Ho
     std::this_thread::sleep_until(resume);
     pause = std::min(pause * 2, kPauseMax);
     // A round in which nothing was waited for tells nothing of the path.
-    if (absl::IsDeadlineExceeded(last)) attempt_time *= 2;
+    if (waited) attempt_time *= 2;
   }
 }
 
