@@ -587,7 +587,7 @@ typedef lockstep_error* (*lockstep_hook_issue)(void* context, lockstep_hook_buck
 /* hook_start: does the work on a bucket by any means, here or on another thread. It may use any call of this header on this
  * communicator. Whoever finishes the work calls lockstep_hook_complete.
  *   THREADS  Runs on the thread lockstep-coll, for gradients on a device lockstep-hook. It then waits for lockstep_hook_complete, but no
- *            longer than hook_timeout_ms, or than the reducer's communicator is usable. */
+ *            longer than hook_timeout_ms, or than the reducer's communicator and this one are usable. */
 typedef void (*lockstep_hook_start)(void* context, lockstep_hook_bucket* bucket, lockstep_communicator* communicator,
                                     lockstep_hook_completion* completion);
 

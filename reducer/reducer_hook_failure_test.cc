@@ -194,6 +194,20 @@ TEST_F(HookFailureTest, OfAHookThatNeverCompletesEndsByItsDeadline) {
   }
 }
 
+// The other rank's hook waits for it by other means, such as a process group of the framework.
+TEST_F(HookFailureTest, OfOneRankEndsAHookThatDoesNotUseItsCommunicator) {
+  Unfinished unfinished;
+  const std::string message = ExpectOneFailure(2, [&](int rank) {
+    return MakeHostCompletedHook("elsewhere", std::chrono::hours(24), [&, rank](HookBucket& bucket, auto completion) {
+      const bool fails = bucket.step == kFailingStep && bucket.index == kFailingBucket;
+      if (fails && rank == 0) return unfinished.Keep(std::move(completion));
+      completion->Done(fails ? absl::DataLossError("it failed") : bucket.communicator->Run(AverageOf(bucket)));
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("rank 1: hook elsewhere, bucket 1: it failed"));
+  unfinished.CompleteAll();
+}
+
 // While one thread is in EndBackward, another one ends rank 1's communicator. Meanwhile hooks hang on every rank, on rank 1 alone, or on
 // the other ranks, which wait for rank 1. No deadline ends them.
 TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {

@@ -378,6 +378,35 @@ class Hooks(Case):
         with self.assertRaisesRegex(lockstep.Error, 'not a torch.futures.Future'):
             ours(torch.ones(1, 2)).sum().backward()
 
+    def test_a_hook_that_fails_before_its_collective(self):
+        group = dist.new_group()
+
+        def fail(_, bucket):
+            if RANK == 1 and ours._averager.steps == 1:
+                raise ZeroDivisionError('by zero')
+            return dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future()
+        ours = hooked(fail, nn.Linear(2, 2), process_group=group)
+        for error in 'rank 1: hook .*ZeroDivisionError: by zero', 'rank 0: hook .*may be out of step':
+            with self.assertRaisesRegex(lockstep.Error, error):
+                ours(torch.ones(1, 2)).sum().backward()
+
+    def test_the_hooks_of_a_backward_that_was_interrupted_run(self):
+        group, interrupted = dist.new_group(), threading.Event()
+
+        def wait(_, bucket):
+            if RANK == 0 and bucket.index() == 0 and not interrupted.is_set():
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                interrupted.wait(60)
+            return dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future().then(lambda future: future.value()[0] / 2)
+        ours = hooked(wait, nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(3)]), process_group=group, bucket_cap_mb=2**-20)
+        layers = [nn.init.constant_(layer.weight, 2) for layer in ours.module]
+        with self.assertRaises(KeyboardInterrupt) if RANK == 0 else contextlib.nullcontext():
+            ours(torch.ones(1, 1)).backward()
+        interrupted.set()
+        ours.zero_grad()
+        ours(torch.full((1, 1), 1.0 + RANK)).backward()
+        self.assertEqual([layer.grad.item() for layer in layers], [6, 6, 6])
+
 
 class Passes(Case):
     """Which backward passes average, and when."""
@@ -565,6 +594,30 @@ class Passes(Case):
         self.ours(self.x).sum().backward()
         self.assertEqual(self.grad(), 1.5)
 
+    def test_a_signal_at_the_beginning_of_a_backward(self):
+        begin = self.ours._averager.reducer.begin_backward
+
+        def interrupted(**options):
+            begin(**options)
+            raise KeyboardInterrupt
+        with mock.patch.object(self.ours._averager.reducer, 'begin_backward', interrupted if RANK == 0 else begin):
+            with self.assertRaises(KeyboardInterrupt if RANK == 0 else lockstep.Error) as caught:
+                self.ours(self.x).sum().backward()
+        if RANK == 1:
+            self.assertIn('an exception has stopped its beginning', str(caught.exception))
+        self.ours.zero_grad()
+        self.ours(self.x).sum().backward()
+        self.assertEqual(self.grad(), 1.5)
+
+    def test_an_output_that_is_an_input_belongs_to_another_wrapper(self):
+        class Both(nn.Linear):
+            def forward(self, x):
+                return super().forward(x), x
+        behind = DistributedDataParallel(Both(2, 2))
+        _, h = behind(self.ours(self.x))
+        h.sum().backward()
+        self.assertEqual((self.grad(), behind.module.weight.grad), (1.5, None))
+
     def test_averaging_without_a_backward(self):
         with self.ours.no_sync():
             self.ours(self.x).sum().backward()
@@ -574,6 +627,26 @@ class Passes(Case):
         ours.module.weight.grad = torch.tensor([2j]).conj() if RANK == 0 else torch.tensor([2j])  # the same memory
         ours.average_gradients()
         self.assertEqual(ours.module.weight.grad.item(), 0)
+
+    def test_gradients_that_the_engine_conjugates_or_negates_lazily(self):
+        for of, weight, expected in ((lambda w: (w.conj() * 2j).real, torch.ones(1, dtype=torch.complex64), 2j),
+                                     (lambda w: (torch.complex(w, w).conj() * 2j).real, torch.ones(1), 2)):
+            ours = DistributedDataParallel(Holder(weight, lambda _: of(ours.module.weight)))
+            if RANK == 1:  # adds to it in place
+                ours.module.weight.grad = torch.zeros_like(weight)
+            ours(0).backward()
+            self.assertEqual(ours.module.weight.grad.item(), expected)
+
+    def test_reentrant_checkpoints_behind_outputs_that_are_not_found(self):
+        def through(x):
+            for layer in layers:
+                x = checkpoint(layer, x.requires_grad_(), use_reentrant=True)
+            return mock.NonCallableMock(y=x)
+        for option in 'static_graph', 'find_unused_parameters':
+            layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+            ours = DistributedDataParallel(Holder(layers, through), **{option: True})
+            with self.assertRaisesRegex(lockstep.Error, 'a reentrant checkpoint has the first gradient'):
+                ours(self.x.clone()).y.sum().backward()
 
     def test_an_optimizer_step_that_fails(self):
         def fail(parameters):
@@ -987,7 +1060,7 @@ class Mistakes(Case):
 class Holder(nn.Module):
     def __init__(self, weight, call=None):
         super().__init__()
-        self.weight = nn.Parameter(weight) if not isinstance(weight, nn.Parameter) else weight
+        self.weight = weight if isinstance(weight, (nn.Parameter, nn.Module)) else nn.Parameter(weight)
         self.call = call
 
     def forward(self, x):

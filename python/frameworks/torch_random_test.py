@@ -325,9 +325,11 @@ class Plan:
             step.late = False  # the parameters have another dtype then
         if self.joins:  # a rank without inputs makes a backward pass for each forward pass of the others, before their next one
             step.unfinished = step.evaluated = False
-        # In these, the other ranks may already have used a part of a pass that stops, or do not need what is missing.
+        # In these, the other ranks may already have used a part of a pass that stops, do not need what is missing, or have begun the pass
+        # of another wrapper (the engine goes behind a reentrant checkpoint before it reaches all outputs).
         drops = self.static and any(hook is drop for hook, _, _ in self.hooks)
-        if step.no_sync or self.joins or self.delays or self.steps_in_backward or drops:
+        early = self.static and self.shape == 'two' and 'reentrant' in self.kinds
+        if step.no_sync or self.joins or self.delays or self.steps_in_backward or drops or early:
             step.stopped_by = None
         if step.stopped_by is not None or 'sparse' in self.kinds and step.gradients in ('ones', 'flat'):  # a sum with those is dense
             step.gradients = 'none'

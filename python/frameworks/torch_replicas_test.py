@@ -5,6 +5,7 @@ import contextlib
 import os
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -132,6 +133,12 @@ class Everything(unittest.TestCase):
                 check_replicas(self.net, group=group)
         with self.assertRaisesRegex(lockstep.DataLoss, "rank 1 differs from the majority. The first is parameter 1 '0.bias'"):
             check_replicas(self.net)
+
+    def test_ranks_that_differ_in_one_group_compare_in_the_next(self):
+        parts = [(dist.new_group(pair), [('part', torch.full((2,), float(RANK == 0)))], pair) for pair in ([0, 1], [1, 2])]
+        with mock.patch('lockstep.torch.replicas._by_group', return_value=[part[:2] for part in parts if RANK in part[2]]):
+            with self.assertRaisesRegex(lockstep.DataLoss, "'part'") if RANK < 2 else contextlib.nullcontext():
+                check_replicas(self.net)
 
     def test_the_replicated_dimension_of_fsdp2(self):
         mesh = dist.device_mesh.init_device_mesh('cpu', (WORLD, 1), mesh_dim_names=('replicate', 'shard'))

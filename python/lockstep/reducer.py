@@ -250,7 +250,7 @@ class Reducer:
         self._backward = ffi.new('lockstep_backward_options*')
         self._on_device = any(row.device_kind != lib.LOCKSTEP_HOST for row in rows)
         self._interrupted = None  # a works.Call whose wait a signal ended
-        self._ending = False  # whether end_backward was called, and the step has not ended
+        self.end_interrupted = False  # whether end_backward was called, and the step has not ended
 
     def _keep(self, made):
         self._kept.append(made)
@@ -301,7 +301,7 @@ class Reducer:
         if self._interrupted is not None:
             self._interrupted.finish()
             self._interrupted = None
-        if self._ending:
+        if self.end_interrupted:
             try:
                 self.end_backward()
             except Error:  # of the step that was interrupted
@@ -401,12 +401,12 @@ class Reducer:
         """Ends a step: waits for the averages; with a stream, makes it wait. FailedPrecondition names rank and parameters if a gradient is
         missing somewhere; then gradient_states() tells which gradients are averages, and the next step may be tried."""
         handle, ended = self._open(), ffi.new('int32_t*')
-        self._ending = True
+        self.end_interrupted = True
         while not ended[0]:
             error = lib.lockstep_reducer_try_end_backward(handle, stream or ffi.NULL, works.SLICE_MS, ended)
             if error:
                 break
-        self._ending = False
+        self.end_interrupted = False
         self.borrowed.clear()
         if not self._no_sync:
             for index in self._window.keys() - self._delayed:

@@ -18,11 +18,13 @@
 namespace lockstep {
 namespace {
 
-// How soon the end of the reducer's communicator is noticed.
+// How soon the end of a communicator is noticed.
 constexpr int kEndNoticedMs = 100;
 
-absl::Status StatusOf(const Communicator* communicator) {
-  return communicator == nullptr ? absl::OkStatus() : communicator->status();
+// The status of the reducer's communicator, or else of the hook's, which ends if the hook of another rank fails.
+absl::Status StatusOf(const HookBucket& bucket) {
+  if (bucket.reducers != nullptr) LOCKSTEP_RETURN_IF_ERROR(bucket.reducers->status());
+  return bucket.communicator == nullptr ? absl::OkStatus() : bucket.communicator->status();
 }
 
 class NoopHook : public CommHook {
@@ -42,12 +44,12 @@ class Completion : public HookCompletion {
     changed_.SignalAll();
   }
 
-  // Waits until Done, the deadline or the end of the communicator (may be null), which is polled.
-  absl::Status Wait(Deadline deadline, const Communicator* communicator) {
+  // Waits until Done, the deadline or the end of one of the bucket's communicators, which are polled.
+  absl::Status Wait(Deadline deadline, const HookBucket& bucket) {
     MutexLock lock(&mu_);
     while (!done_) {
       if (changed_.WaitUntil(&mu_, Deadline::Earlier(deadline, Deadline::AfterMs(kEndNoticedMs))) || done_) continue;
-      absl::Status over = StatusOf(communicator);
+      absl::Status over = StatusOf(bucket);
       if (deadline.passed()) over.Update(absl::DeadlineExceededError("it did not complete in time"));
       if (over.ok()) continue;
       done_ = true;
@@ -82,12 +84,12 @@ class HostCompletedHook : public CommHook {
  private:
   using Word = std::atomic<uint32_t>;
 
-  // Until it is completed, late or at an end with the reducer's communicator.
+  // Until it is completed, late or at an end with a communicator.
   absl::Status Carry(HookBucket& bucket) {
-    LOCKSTEP_RETURN_IF_ERROR(StatusOf(bucket.reducers));
+    LOCKSTEP_RETURN_IF_ERROR(StatusOf(bucket));
     const auto completion = std::make_shared<Completion>();
     start_(bucket, completion);
-    return completion->Wait(Deadline::After(timeout_), bucket.reducers);
+    return completion->Wait(Deadline::After(timeout_), bucket);
   }
 
   // The stream's own closures may not use the device, nor hold up those of other streams: a thread of ours carries the

@@ -88,7 +88,7 @@ class HookCompletion {
 
 // Makes a hook that the host completes. `start` is called on the collective stream's thread when the bucket's data are
 // there. The stream goes on once any thread calls `completion`. After `timeout` the hook has failed with
-// DEADLINE_EXCEEDED. Once the reducer's communicator has ended, the hook has failed with its error.
+// DEADLINE_EXCEEDED. Once the reducer's communicator or the hook's has ended, the hook has failed with that error.
 //
 // On a device `start` is called on a thread of the hook's, lockstep-hook, where it may use the device; the result is
 // left in `data`. The stream awaits a flag meanwhile (Stream::AwaitValue), so the hook's own work must not be behind it

@@ -12,6 +12,7 @@ MEMORY   A gradient is the reducer's from its mark to the end of the backward; a
 
 import contextlib
 import functools
+import sys
 import threading
 import weakref
 
@@ -29,6 +30,8 @@ from lockstep.torch.records import Records
 _will_execute = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
 _users = torch._C._storage_Use_Count
+_function_codes = {getattr(torch.autograd.function.BackwardCFunction, name).__code__ for name in ('apply', 'apply_boxed')
+                   if hasattr(torch.autograd.function.BackwardCFunction, name)}
 
 _averagers = WeakIdKeyDictionary()  # of each parameter: a weakref.WeakSet
 _under_way = {}  # the averagers whose backward has begun and not ended, in the order in which they began, which is that of all ranks
@@ -63,6 +66,14 @@ def reaches(accumulators, following):
         seen.add(node)
         queue += [next_node for next_node, _ in node.next_functions]
     return True
+
+
+def _is_in_function():
+    """Whether the pass under way was started by the backward of a Function, such as a reentrant checkpoint's, in another pass."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code not in _function_codes:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Pass:
@@ -218,6 +229,8 @@ class Averager:
                     owner, = owners
                     owner._shared.discard(owner._index_of(parameter))
         self._over()
+        if self._turn is not None:
+            self._turn.end()
         self.reducer.close()
 
     # ---- Where a backward begins
@@ -264,12 +277,16 @@ class Averager:
         if reaches(self._accumulators, following):
             self._begin(task)
 
-    def _begin(self, task):
+    def _begin(self, task, late=False):
         _abandon_stopped()
         self.abandon()
         if self._upcast and not self._find_unused:
             self.attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
         try:
+            if late and (self._find_unused or self._static) and _is_in_function():
+                raise lockstep.Unimplemented('a reentrant checkpoint has the first gradient of a backward pass that has reached no output of '
+                                             'the wrapper, so what is unused is unknown: use use_reentrant=False, or return tensors that '
+                                             'torch finds (in tuples, lists, dicts and dataclasses), and do not change them in place')
             for index, parameter in enumerate(() if self._upcast else self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)
@@ -308,14 +325,18 @@ class Averager:
             self._counts = [0] * len(self.parameters)
         self._thread = threading.get_ident()
         if self._turn is not None:
+            self.end_interrupted()
             self._check_turn(task)
             self._turn.begin()
         self._task, self.marking = task, True
         _under_way[self] = None
         try:
             self.reducer.begin_backward(unused=unused if self._find_unused else None, stream=self._stream(), replicas=compared)
-        except BaseException:
+        except lockstep.Error:
             self._over()
+            raise
+        except BaseException:  # of a signal, whose step may have begun
+            self.abandon('an exception has stopped its beginning')
             raise
         self._recording = self.records.begin()
         self._triggered = False
@@ -345,7 +366,7 @@ class Averager:
         if not self._armed or task in self._local or any(owner._may_be_in_local(task) or owner._is_around(task)
                                                          for owner in _averagers[self.parameters[index]]):
             return False
-        self._begin(task)
+        self._begin(task, late=True)
         return True
 
     def _stream(self):
@@ -371,7 +392,8 @@ class Averager:
         def ready(_inputs, given):
             gradient = parameter.grad
             if (not self.marking or gradient is None or gradient.is_sparse or gradient.dtype is not dtype or gradient.stride() != strides
-                    or gradient.requires_grad or self.scale != 1.0 or index in shared or _is_used_elsewhere(gradient, given[0])):
+                    or gradient.requires_grad or gradient.is_conj() or gradient.is_neg() or self.scale != 1.0 or index in shared
+                    or _is_used_elsewhere(gradient, given[0])):
                 return self._ready(index, given[0])
             if self._recording is not None:
                 self._recording.mark(index)
@@ -531,6 +553,12 @@ class Averager:
         finally:
             self._over()
 
+    def end_interrupted(self):
+        """Waits for the end of a step, if a signal interrupted that wait."""
+        if self.reducer.end_interrupted:
+            with contextlib.suppress(lockstep.Error):
+                self._end_step()
+
     def _check_marks(self):
         """Refuses gradients that others wrote to. As in DDP, the average takes the place of one that was removed or replaced."""
         for index, (gradient, version) in self._marks.items():
@@ -598,7 +626,7 @@ class Averager:
     def _over(self):
         self._task, self.marking = None, False
         _under_way.pop(self, None)
-        if self._turn is not None:
+        if self._turn is not None and not self.reducer.end_interrupted:  # by a signal: its hooks run
             self._turn.end()
         recording, self._recording = self._recording, None
         if recording is not None:
@@ -638,8 +666,9 @@ class Averager:
                     for _ in range(self._counts[index] if self._static and not self._counting else 1):
                         self._mark_zeros(index, self.parameters[index])
             self._end_step()
-        finally:
-            self._over()
+        except BaseException:
+            self.abandon()
+            raise
         for parameter in self._consumed:
             parameter.grad = None
 

@@ -34,6 +34,7 @@ class _Line:
     def __init__(self):
         self.turns = self.begun = 0  # made; backward passes
         self.failed = False  # whether a step did, on all ranks, since they began to count
+        self.out_of_step = False  # whether this rank's hook may have begun a collective to which another rank's, which failed, never came
         self.changed = threading.Condition()
         self.waiting = []  # the Turns whose hooks are not done, in the order in which their backward passes began
 
@@ -48,10 +49,12 @@ class Turn:
     def join(self, group, communicator):
         """Moves to a process group, outside of a backward. Collective."""
         self.line, self._communicator, self._number = _lines.setdefault(group, _Line()), communicator, None
+        self.under_way = False  # whether the hook has returned a future that is not complete
         self.line.turns += 1
 
     def begin(self):
         """A backward begins."""
+        self.end()
         with self.line.changed:
             if self.line.failed and not self.line.waiting:  # its pass may not have begun them all on every rank
                 self.line.begun, self.line.failed = 0, False
@@ -69,6 +72,7 @@ class Turn:
     def failed(self):
         """The step of the backward has failed, on all ranks."""
         self.line.failed = True
+        self.line.out_of_step |= self.under_way
 
     def wait(self, bucket):
         """Before the hook runs for a bucket."""
@@ -76,6 +80,9 @@ class Turn:
             raise lockstep.FailedPrecondition("the hooks of this process group's wrappers would run in another order on another rank, "
                                               'because backward passes have begun in another order there: give each wrapper, and its '
                                               'hook, a process group of its own')
+        if self.line.out_of_step:
+            raise lockstep.FailedPrecondition('a communication hook failed on one rank while the hook of another rank waited: their process '
+                                              'group may be out of step. Wrap the module again, with another process group')
         deadline = time.monotonic() + self._communicator.backend_timeout_ms / 1000
         with self.line.changed:
             while self.line.waiting[:1] != [self]:
@@ -207,7 +214,7 @@ def adapt(hook, state, parameters, turn):
         seen = GradBucket(bucket, parameters)
 
         def take(future):
-            error = None
+            turn.under_way, error = False, None
             try:
                 seen.take(future.value())
             except Exception as raised:
@@ -219,6 +226,7 @@ def adapt(hook, state, parameters, turn):
         future = hook(state, seen)
         if not isinstance(future, torch._C.Future):  # the base of torch.futures.Future, which a work's future is
             raise lockstep.InvalidArgument(f'hook {run.__name__} returned a {type(future).__name__}, not a torch.futures.Future')
+        turn.under_way = True
         future.add_done_callback(take)
 
     run.__name__ = getattr(hook, '__qualname__', type(hook).__name__)

@@ -58,7 +58,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   bf16 hook, gradients are scaled before they are rounded to 16 bits, and torch's after. With find_unused_parameters, what
                   an unused parameter has in .grad is averaged again, and torch's leaves it.
       backward    Every backward pass through the outputs averages, also a second one over the same graph, of which torch's averages the
-                  first. It does not if its forward passes were in no_sync(). torch.autograd.grad and torch.func average nothing.
+                  first. It does not if its forward passes were in no_sync(), nor, once a pass has averaged, if it reaches no output, as a
+                  gradient penalty's own backward(). torch.autograd.grad and torch.func average nothing.
       sharing     Several wrappers may have a parameter in common, and a wrapper may be inside another: what one pass averages, it averages
                   once. Gradients of such parameters are copied. Not with optimizers in backward.
       errors      A gradient that is missing on some rank fails that very backward on all ranks, and names rank and parameter. The next step
@@ -67,7 +68,8 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   another one or unfrozen since the module was wrapped is refused by the next forward pass, by name; a frozen one, or one of
                   another dtype, by the backward pass.
       hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
-                  lockstep.torch.hooks. If one is in Python, buckets are not planned again, except with no_replan=False.
+                  lockstep.torch.hooks. If one is in Python, buckets are not planned again, except with no_replan=False. A hook that fails
+                  on one rank fails the step on all; if another rank's waits for it then, its process group can serve hooks no longer.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
                   precision, which torch's loses, is an error. Optimizers, copies and state dictionaries of the wrapper use full precision.
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.
@@ -307,9 +309,10 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
     def forward(self, *inputs, **kwargs):
         """The module's. Collective where buffers are due, and inside join()."""
         inputs, kwargs = self._prepare_for_forward(inputs, kwargs)
+        given = {tensor.grad_fn for tensor in ddp._find_tensors((inputs, kwargs))} - {None}
         with self._inside_ddp_forward():
             outputs = self.module(*inputs, **kwargs)
-        return self.prepare_for_backward(outputs)
+        return self.prepare_for_backward(outputs, given)
 
     @torch._disable_dynamo
     def _prepare_for_forward(self, inputs, kwargs):
@@ -325,6 +328,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                 return inputs, kwargs
             self._averager.end_stopped()
             if sync:
+                self._averager.end_interrupted()
                 self._averager.reducer.begin_forward()
             changed = self._changed() if sync else None
             if changed:
@@ -345,9 +349,9 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         return inputs, kwargs
 
     @torch._disable_dynamo
-    def prepare_for_backward(self, outputs):
+    def prepare_for_backward(self, outputs, given=()):
         """What forward does with the module's outputs, which it returns ready for the backward pass. Only a backward pass that is inside of
-        forward needs to call it, with its loss (Lightning's manual optimisation)."""
+        forward needs to call it, with its loss (Lightning's manual optimisation). given: the grad_fn of inputs, which outputs may be."""
         sync = self.require_backward_grad_sync and torch.is_grad_enabled()
         if not self._substituted:
             if self._check_sync_bufs_post_fwd():
@@ -356,7 +360,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
         if not torch.is_grad_enabled():
             self._restore_precision()
             return outputs
-        found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad]
+        found = [tensor for tensor in ddp._find_tensors(outputs) if tensor.requires_grad and tensor.grad_fn not in given]
         if self._precision is not None and not self._substituted:
             self._precision.watch(found)
         if self._connected is None:

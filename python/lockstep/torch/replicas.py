@@ -77,13 +77,18 @@ def check_replicas(module, optimizer=None, group=None):
                                          first element, the values and the ranks
             lockstep.FailedPrecondition  the ranks have different tensors, for example no state of an optimizer yet
     """
+    errors = []  # ranks that differ in one group take part in the next one
     for of_group, named in _by_group(module, optimizer, group):
         on_gpu = next((tensor for _, tensor in named if tensor.is_cuda), None)
         communicator = communicator_of(of_group, torch.device('cpu') if on_gpu is None else on_gpu.device)
         try:
             compare(communicator, named)
+        except (lockstep.DataLoss, lockstep.FailedPrecondition) as error:
+            errors.append(error)
         finally:
             communicator.close()
+    if errors:
+        raise errors[0]
 
 
 def compare(communicator, named):
