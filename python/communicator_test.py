@@ -3,9 +3,12 @@
 import array
 import gc
 import threading
+import types
 import unittest
 
 import lockstep
+from lockstep._native import ffi
+from lockstep.communicator import _stream
 
 communicator = lockstep.init(timeout_ms=60_000)
 RANK, SIZE = communicator.rank, communicator.size
@@ -149,6 +152,12 @@ class Others(unittest.TestCase):
         copy.close()
         with self.assertRaisesRegex(lockstep.FailedPrecondition, 'closed'):
             copy.barrier()
+
+    def test_streams_are_of_the_communicators_device_unless_they_name_one(self):
+        cupys, torchs = types.SimpleNamespace(ptr=8), types.SimpleNamespace(cuda_stream=8, device=types.SimpleNamespace(index=2))
+        for stream, index in ((8, 1), (cupys, 1), (torchs, 2)):
+            made = _stream(stream, 1)
+            self.assertEqual((int(ffi.cast('intptr_t', made.handle)), made.device_index), (8, index))
 
     def test_memory(self):
         memory = communicator.allocate(4096)

@@ -214,6 +214,26 @@ class Collectives(Case):
                 work.wait()
             self.assertTensor(tensor.to_dense(), torch.tensor([[4., 6.], [0., 0.], [3., 4.], [3., 4.]]))
 
+    def test_the_results_of_a_work_that_is_done_when_it_is_dropped(self):
+        for rank in range(SIZE):
+            alone = dist.new_group([rank])
+            if rank == self.rank:
+                outputs = [torch.zeros(2), torch.zeros(2, 2).t()]
+                for output in outputs:
+                    dist.all_gather([output], torch.ones(output.shape), group=alone, async_op=True)
+                    self.assertTensor(output, 1)
+
+    def test_sparse_tensors_of_a_dtype_without_arithmetic(self):
+        tensor = torch.eye(3, dtype=torch.int16).to_sparse()
+        dist.all_reduce(tensor)
+        self.assertTensor(tensor.to_dense(), 2 * torch.eye(3, dtype=torch.int16))
+
+    def test_lists_where_autocast_has_another_dtype(self):
+        outputs = [torch.zeros(2, dtype=torch.float16) for _ in range(2)]
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            dist.all_to_all(outputs, [torch.full((2,), self.rank, dtype=torch.float16) for _ in range(2)])
+        self.assertEqual([output.tolist() for output in outputs], [[0, 0], [1, 1]])
+
     def test_sparse_tensors_are_not_coalesced(self):
         group = dist.new_group()
         sparse, dense = torch.eye(3).to_sparse(), torch.ones(3)
@@ -610,4 +630,5 @@ class Frameworks(Case):
 
 
 if __name__ == '__main__':
+    os.environ['TORCH_FR_BUFFER_SIZE'] = '0'  # the flight recorder's hook would complete works that are dropped
     ranks.main(SIZE)

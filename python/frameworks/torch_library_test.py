@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import programs
 from lockstep.torch import library
@@ -38,6 +39,19 @@ class Compiled(unittest.TestCase):
             self.assertEqual([(status, text.splitlines()[-1]) for status, text in ends], 3 * [(0, '3.0')], ends)
             self.assertEqual(''.join(text for _, text in ends).count('compiled the back end for PyTorch'), 1, ends)
             self.assertEqual({os.path.splitext(name)[1] for name in os.listdir(os.path.join(empty, 'lockstep'))}, {'.so', '.lock'})
+
+    @unittest.skipUnless(os.geteuid() == 0, 'needs root')
+    def test_a_library_that_another_user_may_write_is_not_used(self):
+        with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
+            path = library.cached_path()
+            path.parent.mkdir()
+            path.touch()
+            self.assertEqual(library.find(), path)
+            path.chmod(0o666)
+            self.assertIsNone(library.find())
+            path.chmod(0o644)
+            os.chown(path, 12345, 0)
+            self.assertIsNone(library.find())
 
     def test_without_a_compiler(self):
         for compiler, message in (('no-such-compiler', r'no C\+\+ compiler .*install g\+\+'), ('false', 'could not be compiled')):

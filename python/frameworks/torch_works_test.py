@@ -80,6 +80,16 @@ class WorkTest(unittest.TestCase):
                 time.sleep(0.001)
             self.assertEqual([output.tolist() for output in outputs], [[1, 1], [1, 1]])
 
+    def test_a_message_does_not_wait_for_a_barrier(self):
+        tensor, sender = torch.ones(1), threading.Thread(target=lambda: dist.send(tensor, 1))
+        if RANK == 0:
+            threading.Timer(0.3, sender.start).start()
+        else:
+            dist.recv(tensor, 0)
+        dist.monitored_barrier()
+        if RANK == 0:
+            sender.join()
+
     def test_calls_come_behind_one_that_was_interrupted(self):
         backend, store = dist.group.WORLD._get_backend(CPU), dist.distributed_c10d._get_default_store()
         options = type(backend.options)('lockstep', timeout=datetime.timedelta(seconds=60))

@@ -279,7 +279,7 @@ class Communicator(ObjectCalls):
         if stream is not None:
             if asynchronous:
                 raise InvalidArgument("a collective on a stream has no work: the stream's order says when it is done")
-            return check(self._call(call, *arguments, c_options, _stream(stream), ffi.NULL))
+            return check(self._call(call, *arguments, c_options, _stream(stream, self._device_index), ffi.NULL))
         return self._end(works.start(self._call, call, *arguments, c_options, ffi.NULL, borrowed=borrowed), asynchronous)
 
     @staticmethod
@@ -387,13 +387,14 @@ def _collective_options(given):
     return options.fill('lockstep_collective_options', given)
 
 
-def _stream(stream):
+def _stream(stream, device_index):
     address = getattr(stream, 'cuda_stream', None)
     address = getattr(stream, 'ptr', stream) if address is None else address
     made = ffi.new('lockstep_stream*')
     made.handle = ffi.cast('void*', address)
     made.device_kind = CUDA
-    made.device_index = getattr(getattr(stream, 'device', None), 'index', None) or 0
+    named = getattr(getattr(stream, 'device', None), 'index', None)  # torch's streams name their device
+    made.device_index = device_index or 0 if named is None else named
     return made
 
 

@@ -284,9 +284,9 @@ class Averager:
             self.attach()  # to what reentrant checkpoints are about to reach, if the parameters had full precision meanwhile
         try:
             if late and (self._find_unused or self._static) and _is_in_function():
-                raise lockstep.Unimplemented('a reentrant checkpoint has the first gradient of a backward pass that has reached no output of '
-                                             'the wrapper, so what is unused is unknown: use use_reentrant=False, or return tensors that '
-                                             'torch finds (in tuples, lists, dicts and dataclasses), and do not change them in place')
+                raise lockstep.Unimplemented('a reentrant checkpoint has the first gradient of a backward pass that has reached no output '
+                                             'of the wrapper, so what is unused is unknown: use use_reentrant=False, or return tensors '
+                                             'that torch finds (in tuples, lists, dicts, dataclasses), and do not change them in place')
             for index, parameter in enumerate(() if self._upcast else self.parameters):
                 if parameter.dtype is not self._dtypes[index]:  # then its gradient comes to another node, without our hook
                     self._check_dtype(index, parameter)

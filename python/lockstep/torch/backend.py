@@ -13,6 +13,7 @@ THREADS  any; every rank calls collectives in one order.
 
 import contextlib
 import datetime
+import os
 import threading
 import time
 
@@ -25,6 +26,7 @@ from lockstep.errors import Unavailable, utf8
 from lockstep.torch.store import ask, hosts
 
 NAME = 'lockstep'
+_BY_NVML = 'PYTORCH_NVML_BASED_CUDA_CHECK'
 
 _CPU = torch.device('cpu')
 _loaded = []
@@ -144,6 +146,17 @@ def create(opts, _backend_options):
     return group._get_backend(_CPU)
 
 
+def _has_gpu():
+    """torch.cuda.is_available(), by NVML if possible: after a look by CUDA itself, forked children could not use CUDA."""
+    given = os.environ.get(_BY_NVML)
+    os.environ[_BY_NVML] = given or '1'
+    try:
+        return torch.cuda.is_available()
+    finally:
+        if given is None:
+            del os.environ[_BY_NVML]
+
+
 def register():
     """The entry point torch.distributed.backends: makes "lockstep" known to c10d."""
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu'])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=['cpu', 'cuda'] if _has_gpu() else ['cpu'])

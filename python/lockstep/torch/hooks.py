@@ -81,8 +81,8 @@ class Turn:
                                               'because backward passes have begun in another order there: give each wrapper, and its '
                                               'hook, a process group of its own')
         if self.line.out_of_step:
-            raise lockstep.FailedPrecondition('a communication hook failed on one rank while the hook of another rank waited: their process '
-                                              'group may be out of step. Wrap the module again, with another process group')
+            raise lockstep.FailedPrecondition('a communication hook failed on one rank while the hook of another rank waited: their '
+                                              'process group may be out of step. Wrap the module again, with another process group')
         deadline = time.monotonic() + self._communicator.backend_timeout_ms / 1000
         with self.line.changed:
             while self.line.waiting[:1] != [self]:

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import platform
 import shlex
 import shutil
 import subprocess
@@ -46,10 +47,12 @@ def name_for(torch_version):
 
 
 def cached_path():
-    """Where the compiled library is, or will be: another file for each release of PyTorch and Lockstep, and each source."""
+    """Where the compiled library is, or will be: another file for each release of PyTorch, Lockstep and glibc, each source and each kind of
+    processor, since hosts may share a home."""
     import torch
     import lockstep
-    key = hashlib.sha256(repr((torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi(), _FLAGS)).encode())
+    key = hashlib.sha256(repr((torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi(), _FLAGS, platform.machine(),
+                               platform.libc_ver())).encode())
     for source in _SOURCES:
         key.update(source.read_bytes())
     try:
@@ -67,10 +70,16 @@ def find():
     if torch.__version__.split('+')[0].replace('.', '').isdigit() and torch.compiled_with_cxx11_abi() and in_wheel.exists():
         return in_wheel
     path = cached_path()
+    return path if _is_ours(path) else None
+
+
+def _is_ours(path):
+    """Whether the file is there, belongs to this user or root, and no other user may write it."""
     try:
-        return path if path.exists() else None
-    except OSError:  # build() says what is wrong with it
-        return None
+        found = path.stat()
+    except OSError:  # if this is not because it is not there, build() says what is wrong
+        return False
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
 
 
 @contextlib.contextmanager
@@ -106,6 +115,7 @@ def _compile(path):
         if done.returncode != 0:
             raise lockstep.Unavailable(f'the back end could not be compiled for PyTorch {torch.__version__}: '
                                        f'{done.stderr[:200].partition(chr(10))[0]}; {remedy}. {" ".join(line)}: {done.stderr[:4000]}')
+        out.chmod(0o755)  # whatever the umask
         out.rename(path)  # other processes see the whole file or none
 
 
@@ -115,9 +125,9 @@ def build():
     import lockstep
     path = cached_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _lock(path.with_suffix('.lock')):
-            if not path.exists():
+            if not _is_ours(path):
                 began = time.monotonic()
                 _logger.warning('compiling the back end for PyTorch %s, which takes about 25 s', torch.__version__)
                 _compile(path)

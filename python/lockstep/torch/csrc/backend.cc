@@ -9,6 +9,7 @@
 // THREADS  As c10d calls it: any thread, without the interpreter's lock.
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -42,6 +43,7 @@ const Item& One(const std::vector<Item>& items) {
 
 at::Tensor Concatenate(const Tensors& tensors) {
   const at::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensors flat;
   for (const at::Tensor& tensor : tensors) {
     LOCKSTEP_REQUIRE(tensor.scalar_type() == tensors[0].scalar_type(), "a ", Name(tensor.scalar_type()),
@@ -189,13 +191,14 @@ class Backend : public c10d::Backend {
   // The communicator for tensors on a device. Collective the first time, if the device is a GPU.
   std::shared_ptr<Communicator> OfDevice(at::Device device) {
     if (!device.is_cuda()) return host_;
+    if (auto gpu = Gpu()) return gpu;
+    const std::lock_guard<std::mutex> one_connects(connecting_mu_);
+    if (auto gpu = Gpu()) return gpu;
+    auto gpu = Communicator::Connect(setup_.store, rank_, size_, setup_.hosts, setup_.timeout_ms,
+                                     setup_.setup_timeout_ms, LOCKSTEP_CUDA, device.index());
     const std::lock_guard<std::mutex> lock(gpu_mu_);
-    if (gpu_ == nullptr) {
-      gpu_ = Communicator::Connect(setup_.store, rank_, size_, setup_.hosts, setup_.timeout_ms, setup_.setup_timeout_ms,
-                                   LOCKSTEP_CUDA, device.index());
-      stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-    }
-    return gpu_;
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    return gpu_ = std::move(gpu);
   }
 
   // ---- Hooks
@@ -246,8 +249,9 @@ class Backend : public c10d::Backend {
       std::vector<int64_t> shape = rows.sizes().vec();
       shape[0] = counts.sum().item<int64_t>();
       const at::Tensor all = at::empty(shape, rows.options());
-      const at::Tensor elements = counts * c10::multiply_integers(rows.sizes().slice(1));
-      Gather(rows, all, elements.const_data_ptr<int64_t>(), opts.timeout);
+      std::vector<int64_t> elements(counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + size_);
+      for (int64_t& count : elements) count *= c10::multiply_integers(rows.sizes().slice(1));
+      Gather(rows, all, Counted(rows, std::move(elements)).data(), opts.timeout);
       return all;
     };
     const at::Tensor indices = gather_rows(own.indices().t()), values = gather_rows(own.values());
@@ -498,7 +502,7 @@ class Backend : public c10d::Backend {
   }
 
   void abort() {
-    for (const auto& communicator : {Gpu(), host_}) {
+    for (const auto& communicator : {host_, Gpu()}) {
       if (communicator != nullptr) communicator->Abort("the process group was aborted");
     }
     shutdown();
@@ -534,21 +538,37 @@ class Backend : public c10d::Backend {
   void Wait(const Call& call) {
     FinishInterrupted();
     if (!InMainThread() || Gpu() != nullptr) return call();
-    interrupted_call_ = std::async(std::launch::async, call).share();
-    interrupted_ = true;
-    FinishInterrupted();
+    const std::shared_future<void> made = std::async(std::launch::async, call).share();
+    try {
+      AwaitEnd(made);
+    } catch (...) {  // of a signal's handler
+      const std::lock_guard<std::mutex> lock(interrupted_mu_);
+      interrupted_call_ = made;
+      interrupted_ = true;
+      throw;
+    }
+    made.get();
   }
 
-  // Returns when the call of Wait() has, with its error. If a signal ends the wait, the next operation waits again.
-  void FinishInterrupted() {
-    if (!interrupted_) return;
+  static void AwaitEnd(const std::shared_future<void>& call) {
     // GCC 8's libstdc++, which a release's wheel has to do with, has no wait by a steady clock.
     const auto slice = [] { return std::chrono::system_clock::now() + std::chrono::milliseconds(kSliceMs); };
-    while (interrupted_call_.wait_until(slice()) != std::future_status::ready) {
+    while (call.wait_until(slice()) != std::future_status::ready) {
       if (InMainThread()) CheckSignals();
     }
+  }
+
+  // Returns when a call of Wait() has that a signal interrupted, with its error. If a signal ends this wait too, the next operation waits.
+  void FinishInterrupted() {
+    if (!interrupted_) return;
+    std::shared_future<void> call;
+    {
+      const std::lock_guard<std::mutex> lock(interrupted_mu_);
+      call = interrupted_call_;
+    }
+    AwaitEnd(call);
     interrupted_ = false;
-    interrupted_call_.get();
+    call.get();
   }
 
   std::shared_ptr<Communicator> Split(int color, int key) {
@@ -711,8 +731,14 @@ class Backend : public c10d::Backend {
 
   // Reports the ends of works on the GPU: no thread waits for them, so each call looks at the earlier ones.
   void ReportEnqueued() {
+    std::list<WorkPtr> works;
+    {
+      const std::lock_guard<std::mutex> lock(gpu_mu_);
+      works.swap(enqueued_);
+    }
+    works.remove_if([](const WorkPtr& work) { return work->isCompleted(); });  // runs hooks
     const std::lock_guard<std::mutex> lock(gpu_mu_);
-    enqueued_.remove_if([](const WorkPtr& work) { return work->isCompleted(); });
+    enqueued_.splice(enqueued_.begin(), works);
   }
 
   // counts NULL: as much of each rank.
@@ -781,9 +807,11 @@ class Backend : public c10d::Backend {
   std::atomic<int64_t> timeout_ms_;    // 0: the communicator's
   std::atomic<uint64_t> sequence_{0};  // of the last collective
   std::atomic<uint64_t> messages_{0};  // sent and received
-  // Whether a call of Wait() may not have returned. One thread at a time makes such calls, as it makes collectives.
+  // Whether a signal has interrupted a call of Wait(), which may not have returned. Each thread has its own copy of the future.
   std::atomic<bool> interrupted_{false};
-  std::shared_future<void> interrupted_call_;
+  std::mutex interrupted_mu_;
+  std::shared_future<void> interrupted_call_;  // guarded by interrupted_mu_
+  std::mutex connecting_mu_;                   // taken before gpu_mu_
   std::mutex gpu_mu_;
   // Guarded by gpu_mu_. The stream is of asynchronous collectives, and constant once the communicator is there.
   std::shared_ptr<Communicator> gpu_;

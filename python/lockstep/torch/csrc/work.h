@@ -427,7 +427,15 @@ class Work : public OperationWork {
 
   // The tensors of the operation live until it is done.
   ~Work() override {
-    if (operation_->Done()) return;
+    if (operation_->Done()) {
+      // Nobody may have waited for it, and its results are due all the same.
+      if (operation_->work == nullptr || (operation_->copies.empty() && operation_->calls.empty())) return;
+      try {
+        isCompleted();
+      } catch (const c10::Error&) {
+      }
+      return;
+    }
     const ErrorPtr error = CompleteWhenDone(operation_, nullptr);
     // FAILED_PRECONDITION: an open group has the operation. After another error the library may write the tensors at any time, so they
     // are never freed.
