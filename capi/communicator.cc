@@ -121,6 +121,7 @@ lockstep_error* lockstep_communicator_split(lockstep_communicator* communicator,
                                             lockstep_communicator** out_communicator) {
   return Guard(communicator, [&]() -> absl::Status {
     if (out_communicator == nullptr) return NullArgument("out_communicator");
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckOutsideGroup(*communicator->get()));
     LOCKSTEP_ASSIGN_OR_RETURN(auto part, communicator->get()->Split(color, key));
     *out_communicator = part == nullptr ? nullptr : PartOf(*communicator, std::move(part)).release();
     return absl::OkStatus();
@@ -144,6 +145,7 @@ lockstep_error* lockstep_communicator_mesh(lockstep_communicator* communicator, 
       if (names[i] == nullptr) return NullArgument("names[i]");
       grid.push_back({names[i], sizes[i]});
     }
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckOutsideGroup(*communicator->get()));
     LOCKSTEP_ASSIGN_OR_RETURN(auto lines, lockstep::SplitIntoMesh(communicator->get(), grid));
     for (size_t i = 0; i < dimensions; ++i) out_communicators[i] = PartOf(*communicator, std::move(lines[i])).release();
     return absl::OkStatus();
@@ -200,6 +202,7 @@ lockstep_error* lockstep_memory_create(lockstep_communicator* communicator, size
     if (out_memory == nullptr) return NullArgument("out_memory");
     LOCKSTEP_ASSIGN_OR_RETURN(const lockstep::DeviceId device, lockstep::capi::ToDevice(device_kind, 0));
     lockstep::Communicator* const ranks = communicator->get();
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckOutsideGroup(*ranks));
     auto handle = std::make_unique<lockstep_memory>();
     LOCKSTEP_ASSIGN_OR_RETURN(handle->buffer, device.kind == lockstep::DeviceKind::kHost
                                                   ? ranks->Allocate(bytes)

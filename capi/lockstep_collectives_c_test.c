@@ -66,6 +66,26 @@ static void UseDTypesAndOps(lockstep_communicator* communicator) {
 
 /* ---- Tensors, and lists of tensors, that are refused. */
 
+/* Calls that need the result of a collective. */
+static void RefuseInGroups(lockstep_communicator* communicator) {
+  static const char* const name = "all";
+  const int32_t size = lockstep_communicator_size(communicator);
+  for (int call = 0; call < 5; ++call) {
+    void* data = NULL;
+    size_t bytes[4] = {0};
+    lockstep_communicator* made = NULL;
+    lockstep_memory* memory = NULL;
+    OK(lockstep_group_start(communicator));
+    if (call == 0) MISUSED(lockstep_broadcast_bytes(communicator, "x", 1, 0, &data, bytes), "inside a group");
+    if (call == 1)
+      MISUSED(lockstep_gather_bytes(communicator, "x", 1, LOCKSTEP_EVERY_RANK, &data, bytes), "inside a group");
+    if (call == 2) MISUSED(lockstep_communicator_mesh(communicator, &name, &size, 1, &made), "inside a group");
+    if (call == 3) MISUSED(lockstep_communicator_split(communicator, 0, 0, &made), "inside a group");
+    if (call == 4) MISUSED(lockstep_memory_create(communicator, 1, LOCKSTEP_HOST, &memory), "inside a group");
+    MISUSED(lockstep_group_end(communicator, NULL), "inside a group");
+  }
+}
+
 static void UseWrongTensors(lockstep_communicator* communicator) {
   const int32_t rank = lockstep_communicator_rank(communicator);
   const int64_t none = 0, one = 1, two = 2, all = 2 * lockstep_communicator_size(communicator);
@@ -87,6 +107,7 @@ static void UseWrongTensors(lockstep_communicator* communicator) {
   INVALID(lockstep_send(communicator, NULL, rank, 2, 0, NULL), "tensor");
   INVALID(lockstep_group_end(communicator, NULL), "tensor");
   CHECK(values[0] == 3);
+  RefuseInGroups(communicator);
 
   INVALID(lockstep_broadcast(communicator, &odd, 0, NULL, NULL, NULL), "dtype is not set");
   odd.dtype = 16;

@@ -128,6 +128,7 @@ lockstep_error* lockstep_broadcast_bytes(lockstep_communicator* communicator, co
       LOCKSTEP_RETURN_IF_ERROR(CheckBytes(data, bytes));
       if (bytes > 0) object.assign(static_cast<const char*>(data), bytes);
     }
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckOutsideGroup(*ranks));
     LOCKSTEP_RETURN_IF_ERROR(lockstep::BroadcastBytes(ranks, &object, Rank(root)));
     LOCKSTEP_ASSIGN_OR_RETURN(*out_data, CopyOut(object.data(), object.size()));
     *out_bytes = object.size();
@@ -146,6 +147,7 @@ lockstep_error* lockstep_gather_bytes(lockstep_communicator* communicator, const
     if (here && out_sizes == nullptr) return NullArgument("out_sizes");
     std::string object;
     if (bytes > 0) object.assign(static_cast<const char*>(data), bytes);
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckOutsideGroup(*ranks));
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::vector<std::string> objects,
         everywhere ? lockstep::AllGatherBytes(ranks, object) : lockstep::GatherBytes(ranks, object, Rank(root)));

@@ -174,8 +174,16 @@ lockstep_error* lockstep_reducer_mark_ready_into(lockstep_reducer* reducer, size
   });
 }
 
+// Whether the end of a backward can be asked for. If the communicator was destroyed, the gradients are in use until the backward has ended.
+static absl::Status CheckCanEnd(const lockstep_reducer* reducer) {
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::capi::CheckReducer(reducer));
+  if (reducer->communicator->left()) reducer->reducer->EndBackward(nullptr).IgnoreError();
+  return CheckUsable(reducer);
+}
+
 lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream) {
-  return Guard(reducer, [&]() -> absl::Status {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckCanEnd(reducer));
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     return reducer->reducer->EndBackward(on);
   });
@@ -183,7 +191,8 @@ lockstep_error* lockstep_reducer_end_backward(lockstep_reducer* reducer, const l
 
 lockstep_error* lockstep_reducer_try_end_backward(lockstep_reducer* reducer, const lockstep_stream* stream,
                                                   int64_t timeout_ms, int32_t* out_ended) {
-  return Guard(reducer, [&]() -> absl::Status {
+  return Guard([&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckCanEnd(reducer));
     if (out_ended == nullptr) return NullArgument("out_ended");
     LOCKSTEP_ASSIGN_OR_RETURN(lockstep::Stream* const on, FindStream(*reducer, stream));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto timeout, lockstep::capi::ReadTimeout(timeout_ms));

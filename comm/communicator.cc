@@ -34,6 +34,12 @@ absl::Status Communicator::Enqueue(const CollectiveRequest& request, Stream* str
   });
 }
 
+absl::Status CheckOutsideGroup(Communicator& communicator) {
+  if (!communicator.InGroup()) return absl::OkStatus();
+  return communicator.Refuse(
+      absl::FailedPreconditionError("inside a group: this call needs the result of a collective"));
+}
+
 absl::Status CheckOnHost(DeviceId device) {
   if (device.kind == DeviceKind::kHost) return absl::OkStatus();
   return absl::InvalidArgumentError(

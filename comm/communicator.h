@@ -339,6 +339,9 @@ class Communicator {
   std::atomic<bool> left_{false};
 };
 
+// OK outside a group of this thread. In one, what needs the result of a collective is refused, and so is the group: FAILED_PRECONDITION.
+absl::Status CheckOutsideGroup(Communicator& communicator);
+
 }  // namespace lockstep
 
 #endif  // COMM_COMMUNICATOR_H_

@@ -8,6 +8,7 @@
 //   lockstep_reduce_scatter     x, token -> y, token                            option: the reduction
 //   lockstep_all_gather         x, token -> y, token
 //   lockstep_broadcast          x, token -> x in place, token                   option: the root
+//   lockstep_reduce             x, token -> y (0 elsewhere), token              option: the root; a sum
 //   lockstep_all_to_all         x, token -> y, token
 //   lockstep_mark_ready         gradient, token -> mark                         option: the parameter
 //   lockstep_end_backward       marks -> averages, token
@@ -290,6 +291,14 @@ LOCKSTEP_EXPORT XLA_FFI_Error* lockstep_jax_all_gather(XLA_FFI_CallFrame* frame)
 LOCKSTEP_EXPORT XLA_FFI_Error* lockstep_jax_broadcast(XLA_FFI_CallFrame* frame) {
   return Run(frame, "broadcast", [](lockstep_communicator* c, Tensor, Tensor output, int32_t root) {
     return lockstep_broadcast(c, output, root, nullptr, nullptr, nullptr);
+  });
+}
+
+LOCKSTEP_EXPORT XLA_FFI_Error* lockstep_jax_reduce(XLA_FFI_CallFrame* frame) {
+  return Run(frame, "reduce", [](lockstep_communicator* c, Tensor input, Tensor output, int32_t root) {
+    const size_t bytes = lockstep_communicator_rank(c) == root ? 0 : Bytes(*output);
+    if (bytes > 0) std::memset(output->data, 0, bytes);
+    return lockstep_reduce(c, input, output, LOCKSTEP_SUM, root, nullptr, nullptr, nullptr);
   });
 }
 

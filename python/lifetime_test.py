@@ -64,6 +64,22 @@ class Handles(unittest.TestCase):
             del names, cycle
             gc.collect()
 
+    def test_a_reducer_goes_in_its_own_callback(self):
+        began, dropped, gone = threading.Event(), threading.Event(), threading.Event()
+
+        def step(_bucket):
+            began.set()
+            dropped.wait(60)
+        with lockstep.init() as communicator:
+            reducer, gradient = lockstep.Reducer(communicator, [('p', (4,))], optimizer_step=step), floats(1, 2, 3, 4)
+            weakref.finalize(reducer, gone.set)
+            reducer.begin_backward()
+            reducer.mark_ready(0, gradient)
+            self.assertTrue(began.wait(60))
+            del reducer
+            dropped.set()
+            self.assertTrue(gone.wait(60))
+
     def test_a_work_that_nobody_has_keeps_its_memory_until_it_is_done(self):
         with lockstep.init() as communicator:
             memory = bytearray(4)

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
+#include "base/random.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -145,9 +146,15 @@ absl::StatusOr<UniqueFd> BeginConnect(const ListeningSocket& listener, size_t so
 }
 
 absl::StatusOr<SocketAddress> FreeAddress() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse("127.0.0.1:0"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any));
-  return LocalAddress(listener.get());
+  absl::StatusOr<UniqueFd> listener;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t number, RandomNumber());
+    LOCKSTEP_ASSIGN_OR_RETURN(const SocketAddress address,
+                              SocketAddress::Parse(absl::StrCat("127.0.0.1:", 10'000 + number % 20'000)));
+    listener = Listen(address);
+    if (listener.ok()) return address;
+  }
+  return listener.status();
 }
 
 }  // namespace lockstep

@@ -152,7 +152,9 @@ LOCKSTEP_RANK_FUNCTION(TrainingRank) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string command, self.Receive(Soon()));
     const std::vector<std::string> words = absl::StrSplit(command, ' ');
     absl::Status result;
-    if (words[0] == "form") {
+    if (world == nullptr && (words[0] == "train" || words[0] == "step")) {
+      result = absl::FailedPreconditionError("there is no world");
+    } else if (words[0] == "form") {
       absl::StatusOr<std::unique_ptr<World>> formed = Form(self, words[1]);
       result = formed.status();
       if (formed.ok()) world = *std::move(formed);

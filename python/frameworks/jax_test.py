@@ -259,6 +259,14 @@ class Gradients(unittest.TestCase):
             return (self.weights((3,)) * y ** 2).sum(), token
         self.check(loss, (3,))
 
+    def test_broadcast_of_which_only_the_gradient_of_x_is_used(self):
+        x = jnp.arange(3.) + 1
+        gradient = jax.jit(jax.grad(lambda x: (broadcast(x, communicator, root=1)[0] ** 2).sum()))(x)
+        expected = 2 * SIZE * x if communicator.rank == 1 else 0 * x
+        self.assertEqual(gradient.tolist(), expected.tolist())
+        y, _ = all_reduce(x, communicator)  # the ranks are in step
+        self.assertEqual(y.tolist(), (SIZE * x).tolist())
+
     def test_all_to_all(self):
         def loss(x, token):
             y, token = all_to_all(jnp.sin(x), communicator, token=token)

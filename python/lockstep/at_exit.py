@@ -50,6 +50,11 @@ def called_by_library(function):
     return ffi.def_extern(function.__name__)(run)
 
 
+def in_callback():
+    """Whether this thread is in such a function."""
+    return threading.get_ident() in _under_way
+
+
 # Those of the parent never come in a child.
 os.register_at_fork(after_in_child=_expected.clear)
 os.register_at_fork(after_in_child=_under_way.clear)

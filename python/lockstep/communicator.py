@@ -49,7 +49,10 @@ def own(c, destroy, kept=None):
     def end(c, _kept=kept):
         for call in before:
             call()
-        destroy(c)
+        if at_exit.in_callback():  # perhaps on a thread that destroy() would wait for
+            threading.Thread(target=lambda: (destroy(c), _kept), name='lockstep-destroy').start()
+        else:
+            destroy(c)
 
     return ffi.gc(c, end), before
 
@@ -344,9 +347,8 @@ class Communicator(ObjectCalls):
         """
         out = ffi.gc(ffi.new('lockstep_memory**'), lambda out: lib.lockstep_memory_destroy(out[0]))
         self._wait_for(lib.lockstep_memory_create, bytes, device_kind, out)
-        made = Memory(out[0], device_kind, self._device_index or 0)
-        out[0] = ffi.NULL
-        return made
+        c, out[0] = out[0], ffi.NULL
+        return Memory(c, device_kind, self._device_index or 0)
 
 
 def _communicators_out(count):
@@ -360,8 +362,8 @@ def _communicators_out(count):
 def _take_communicators(out, device_index):
     made = []
     for i in range(len(out)):
-        made.append(Communicator(out[i], device_index) if out[i] else None)
-        out[i] = ffi.NULL
+        c, out[i] = out[i], ffi.NULL  # first: behind the other order a signal's exception would leave two owners
+        made.append(Communicator(c, device_index) if c else None)
     return made
 
 

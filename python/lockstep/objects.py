@@ -66,6 +66,11 @@ def _check_encoded(data):
         raise InvalidArgument(data[1:].decode())
 
 
+def _borrowing(call, read):
+    """The call, which holds `read` until it returns: a signal may end the wait for it earlier."""
+    return lambda *arguments, _read=read: call(*arguments)
+
+
 class ObjectCalls:
     """The calls of a Communicator for bytes and objects.
 
@@ -77,14 +82,14 @@ class ObjectCalls:
         """The root's bytes, on every rank, from anything with the buffer protocol. At most 1 GiB."""
         read = tensors.read_bytes(data, 'data')
         out, size = _bytes_out(), ffi.new('size_t*')
-        self._wait_for(lib.lockstep_broadcast_bytes, read.c.data, read.shape[0], root, out, size)
+        self._wait_for(_borrowing(lib.lockstep_broadcast_bytes, read), read.c.data, read.shape[0], root, out, size)
         return ffi.buffer(out[0], size[0])[:] if size[0] else b''
 
     def gather_bytes(self, data, root=EVERY_RANK):
         """A list of every rank's bytes, in rank order, on the root or on every rank; None elsewhere. At most 1 GiB in all."""
         read = tensors.read_bytes(data, 'data')
         out, sizes = _bytes_out(), ffi.new('size_t[]', self.size)
-        self._wait_for(lib.lockstep_gather_bytes, read.c.data, read.shape[0], root, out, sizes)
+        self._wait_for(_borrowing(lib.lockstep_gather_bytes, read), read.c.data, read.shape[0], root, out, sizes)
         if root not in (EVERY_RANK, self.rank):
             return None
         found, at = [], ffi.cast('char*', out[0])

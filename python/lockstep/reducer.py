@@ -228,6 +228,7 @@ class Reducer:
         self._kept = []
         table = _table(rows, self._kept)
         replicas = list(replicas)
+        self._replica_count = len(replicas)
         self._optimizer_step = optimizer_step
         self._hook = hook if callable(hook) else None
         self._on_drift = on_drift
@@ -341,6 +342,8 @@ class Reducer:
             c_options.no_sync, c_options.stream = no_sync, stream or ffi.NULL
             given = ffi.new('size_t[]', list(unused)) if unused else ffi.NULL
             c_options.unused_given, c_options.unused, c_options.unused_count = unused is not None, given, len(unused or ())
+            if replicas is not None and len(replicas) != self._replica_count:
+                raise InvalidArgument(f'{len(replicas)} addresses for the {self._replica_count} replicas of the reducer')
             data = _addresses(replicas) if replicas else ffi.NULL
             c_options.replicas = ffi.cast('void**', data)
         check(lib.lockstep_reducer_begin_backward(self._handle(), c_options))

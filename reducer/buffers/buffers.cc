@@ -120,6 +120,7 @@ absl::StatusOr<FreshBuffers> BufferSet::Broadcast(const absl::Status& local, abs
     return absl::InvalidArgumentError(
         absl::StrCat("buffers: root ", root.value(), " is not a rank of a world of ", communicator_->size()));
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckOutsideGroup(*communicator_));
   absl::Status mine = local;
   mine.Update(CheckBuffers(buffers));
   LOCKSTEP_ASSIGN_OR_RETURN(FreshBuffers fresh, Allocate());

@@ -139,12 +139,6 @@ std::vector<Parameter> AsTable(absl::string_view what, absl::Span<const TensorVi
 
 }  // namespace
 
-absl::Status CheckOutsideGroup(Communicator& communicator) {
-  if (!communicator.InGroup()) return absl::OkStatus();
-  return communicator.Refuse(
-      absl::FailedPreconditionError("inside a group: this call needs the result of a collective"));
-}
-
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
                                absl::Span<const Parameter> parameters, bool by_holder) {
   const std::string table = Serialize(parameters);

@@ -14,9 +14,6 @@
 
 namespace lockstep {
 
-// OK outside a group of this thread. In one, what needs the result of a collective is refused, and so is the group: FAILED_PRECONDITION.
-absl::Status CheckOutsideGroup(Communicator& communicator);
-
 // Collective. `local` is the error in this rank's own arguments, or OK. RETURNS OK if no rank has an error and all are
 // equal. Otherwise a rank with an error of its own returns that. All others return the same FAILED_PRECONDITION: it
 // names the lowest rank with an error, the first difference from rank 0's table, or the settings that differ and the

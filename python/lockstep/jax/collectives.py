@@ -127,8 +127,12 @@ def _of_all_gather(y, communicator, _, token):
 
 
 def _of_broadcast(y, communicator, root, token):
-    total, token = all_reduce(y, communicator, token=token)
-    return total if communicator.rank == root else jnp.zeros_like(total), token
+    # One call on all ranks: JAX drops a call whose result is not used, as an all-reduce's would not be where the gradient is 0.
+    return _run('reduce', communicator, root, y, handlers.as_token(token))
+
+
+def _of_reduce(y, communicator, root, token):
+    return broadcast(y, communicator, root, token)
 
 
 def _of_all_to_all(y, communicator, _, token):
@@ -147,5 +151,6 @@ _OPERATIONS = {
     'reduce_scatter': _Operation(True, False, _of_reduce_scatter),
     'all_gather': _Operation(False, True, _of_all_gather),
     'broadcast': _Operation(False, False, _of_broadcast),
+    'reduce': _Operation(False, False, _of_reduce),  # a sum; 0 on the other ranks
     'all_to_all': _Operation(True, True, _of_all_to_all),
 }

@@ -20,7 +20,7 @@ except ImportError as error:
 
 import numpy
 
-_TARGETS = ('all_reduce', 'reduce_scatter', 'all_gather', 'broadcast', 'all_to_all', 'mark_ready', 'end_backward')
+_TARGETS = ('all_reduce', 'reduce_scatter', 'all_gather', 'broadcast', 'reduce', 'all_to_all', 'mark_ready', 'end_backward')
 
 
 def _load():
