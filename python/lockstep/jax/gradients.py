@@ -21,8 +21,8 @@ def average_gradients(gradients, reducer, token=None):
 
     For compiled functions. Each gradient is copied into its bucket as soon as XLA has computed it, and the reducer sends a bucket when its
     gradients are in it. The token orders this among the calls of the reducer's communicator, of which none may be under way meanwhile. Here
-    nothing checks it: a token that is too old is not refused. Two steps in one program need it: XLA merges calls with the same operands, such
-    as those for a gradient that is always 0.
+    nothing checks it: a token that is too old is not refused. Two steps in one program need it: XLA merges calls with the same operands,
+    such as those for a gradient that is always 0.
 
     If another part of the program fails in between (a callback that raises), the reducer is of no more use, and other ranks wait for this
     one until it ends or their deadline has passed.
