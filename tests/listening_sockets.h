@@ -37,7 +37,7 @@ std::set<uint16_t> PortsOf(const std::vector<ListeningSocket>& sockets);
 // 127.0.0.1 and three others, modulo 4. Closing the socket resets the connection.
 absl::StatusOr<UniqueFd> BeginConnect(const ListeningSocket& listener, size_t source);
 
-// An address of the loopback interface where nobody listened a moment ago, with a port that no connection is given by default.
+// An address of the loopback interface at which no process listened a moment ago. By default, the kernel gives its port to no connection.
 absl::StatusOr<SocketAddress> FreeAddress();
 
 }  // namespace lockstep

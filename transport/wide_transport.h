@@ -6,6 +6,7 @@
 #ifndef TRANSPORT_WIDE_TRANSPORT_H_
 #define TRANSPORT_WIDE_TRANSPORT_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ class WideTransport : public Transport {
   //         UNAVAILABLE          a peer does not answer within the connect timeout
   //         DEADLINE_EXCEEDED    `deadline` has passed
   //         Each message names the rank, its address and the reason.
-  //         `failure`'s own      it is asked again and again; an error ends the wait
+  //         that of `failure`    which is called repeatedly; its first error ends the wait
   virtual absl::Status Connect(Deadline deadline, const std::function<absl::Status()>& failure) = 0;
 };
 

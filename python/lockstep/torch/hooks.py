@@ -34,7 +34,7 @@ class _Line:
     def __init__(self):
         self.turns = self.begun = 0  # made; backward passes
         self.failed = False  # whether a step did, on all ranks, since they began to count
-        self.out_of_step = False  # whether this rank's hook may have begun a collective to which another rank's, which failed, never came
+        self.out_of_step = False  # whether a hook of this rank may wait in a collective that another rank's failed hook did not start
         self.changed = threading.Condition()
         self.waiting = []  # the Turns whose hooks are not done, in the order in which their backward passes began
 

@@ -69,7 +69,7 @@ class DistributedDataParallel(ddp.DistributedDataParallel):
                   another dtype, by the backward pass.
       hooks       Run on the library's thread, not on autograd's, and those of several wrappers one backward after the other:
                   lockstep.torch.hooks. If one is in Python, buckets are not planned again, except with no_replan=False. A hook that fails
-                  on one rank fails the step on all; if another rank's waits for it then, its process group can serve hooks no longer.
+                  on one rank fails the step on all. If another rank's hook waits for it then, their process group takes no more hooks.
       precision   mixed_precision scales and accumulates in full precision: lockstep.torch.precision. A write to a parameter in lower
                   precision, which torch's loses, is an error. Optimizers, copies and state dictionaries of the wrapper use full precision.
       writes      A write to a gradient that is being averaged, by a hook of a module for example, is an error; torch's loses it.

@@ -428,7 +428,7 @@ class Work : public OperationWork {
   // The tensors of the operation live until it is done.
   ~Work() override {
     if (operation_->Done()) {
-      // Nobody may have waited for it, and its results are due all the same.
+      // The program may have dropped it without waiting. Its results are still due.
       if (operation_->work == nullptr || (operation_->copies.empty() && operation_->calls.empty())) return;
       try {
         isCompleted();
