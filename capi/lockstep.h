@@ -115,8 +115,8 @@ LOCKSTEP_EXPORT const char* lockstep_error_message(const lockstep_error* error);
 /* The facts in the message, as data.
  *   failed_rank  the rank of the world that died, stopped answering, exited, aborted or differed. If the message names several, the
  *                first. On a communicator without a coordinator, the rank whose connection broke. If ranks differ in their calls,
- *                options, tables or world sizes, the lowest that differs from the lowest rank compared. If a call timed out, rather
- *                the only one that differs from all others, if there is one.
+ *                options, tables or world sizes: of three or more that were compared the one that differs from all others, if there
+ *                is one, else the lowest that differs from the lowest.
  *   collective   the operation that returned the error, named like the calls below: "all_reduce", "send", "receive", ...
  *   sequence     the operation's number in the flight records. Messages and calls that did not start have none.
  *   bucket       the reducer's bucket
@@ -714,7 +714,8 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_reducer_create(lockstep_communicator* c
 /* If a step is under way, waits for its launched buckets, at most until their deadline. If end_backward was not called and a bucket was
  * not launched, the step fails on the other ranks: their end_backward returns FAILED_PRECONDITION, which names this rank. This call waits
  * for them, at most 30 s, then aborts the communicator. Without preserve_gradients, buckets that were launched before are averages. Calls
- * no hook. Does not wait if the communicator was destroyed or aborted, nor for a backward without sync. */
+ * no hook. Does not wait if the communicator was destroyed or aborted, nor for a backward without sync. Has no effect, but logs an error,
+ * in a callback of a reducer. */
 LOCKSTEP_EXPORT void lockstep_reducer_destroy(lockstep_reducer* reducer);
 
 /* Copies the root's tensors (parameters, buffers) to every rank, for the start of training. Every rank calls it. Blocks until done.

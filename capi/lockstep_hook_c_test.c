@@ -16,6 +16,7 @@ static void CallReducer(lockstep_communicator* communicator) {
   MISUSED(lockstep_reducer_end_backward(called, NULL), text);
   MISUSED(lockstep_reducer_mark_unused(called, 0, NULL), text);
   MISUSED(lockstep_reducer_change_communicator(called, communicator), text);
+  lockstep_reducer_destroy(called); /* has no effect */
 }
 
 static lockstep_error* SeeAverage(void* context, const lockstep_reduced_bucket* bucket) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/device/tensor_view.h"
+#include "base/log.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "capi/error.h"
@@ -106,7 +107,11 @@ lockstep_error* lockstep_reducer_create(lockstep_communicator* communicator, con
   });
 }
 
-void lockstep_reducer_destroy(lockstep_reducer* reducer) { lockstep::capi::Destroy(reducer); }
+void lockstep_reducer_destroy(lockstep_reducer* reducer) {
+  if (lockstep::capi::Callbacks() == 0) return lockstep::capi::Destroy(reducer);
+  LOCKSTEP_LOG(kError) << "lockstep_reducer_destroy was called in a callback of a reducer, for which it would wait: it "
+                          "has no effect there";
+}
 
 lockstep_error* lockstep_reducer_broadcast(lockstep_reducer* reducer, const lockstep_tensor* tensors,
                                            size_t tensor_count, int32_t root) {

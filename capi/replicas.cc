@@ -31,6 +31,7 @@ absl::Status Check(const lockstep::Communicator& communicator, absl::Span<const 
     const Parameter& tensor = tensors[i];
     const auto view = lockstep::GeometryOf(tensor);
     LOCKSTEP_RETURN_IF_ERROR(lockstep::Annotate(view.status(), lockstep::Describe(i, tensor)));
+    LOCKSTEP_RETURN_IF_ERROR(lockstep::CheckAddress(i, tensor, data[i]));
     const bool on_host = tensor.device.kind == lockstep::DeviceKind::kHost;
     if (on_host || (tensor.device == communicator.device() && view->dense())) continue;
     return absl::InvalidArgumentError(absl::StrCat(

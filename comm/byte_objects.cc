@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_info.h"
+#include "base/rank_list.h"
 #include "base/status.h"
 
 namespace lockstep {
@@ -105,14 +106,15 @@ absl::Status AgreeThatAllCan(Communicator* communicator, const absl::Status& min
 
 absl::Status AgreeOnCalls(Communicator* communicator, const std::string& mine) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(communicator, mine));
-  const auto first = std::find_if(all.begin(), all.end(), [&](const std::string& other) { return other != all[0]; });
-  if (first == all.end()) return absl::OkStatus();
+  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; })) {
+    return absl::OkStatus();
+  }
   std::string text;
   for (int r = 0; r < communicator->size(); ++r) {
     absl::StrAppend(&text, r == 0 ? "" : "; ", "rank ", r, " called ", all[r]);
   }
   return WithFailedRank(absl::FailedPreconditionError(absl::StrCat("the ranks' collectives differ: ", text)),
-                        communicator->WorldRank(Rank(static_cast<int>(first - all.begin()))).value());
+                        communicator->WorldRank(Rank(OddOne(all))).value());
 }
 
 }  // namespace lockstep

@@ -68,11 +68,11 @@ absl::optional<RankReport> ParseRankReport(absl::string_view text, int rank, int
   const int64_t seconds = Number(Member(message.is_string() ? file : extra, "timestamp"), 0);
   report.time_ns = Number(Member(ours, "time_ns"), std::clamp<int64_t>(seconds, 0, kSecondsMax) * 1'000'000'000);
   report.pid = Number(Member(ours, "pid"), 0);
-  const int64_t blamed = Number(Member(ours, "failed_rank"), -1);
-  if (blamed >= 0 && blamed < world_size && Number(Member(ours, "rank"), -1) == rank &&
-      Number(Member(ours, "world_size"), -1) == world_size) {
-    report.blames = static_cast<int>(blamed);
-  }
+  const bool same_world =
+      Number(Member(ours, "rank"), -1) == rank && Number(Member(ours, "world_size"), -1) == world_size;
+  const int64_t failed_rank = Number(Member(ours, "failed_rank"), -1);
+  const int64_t blamed = Number(Member(ours, "launched_as"), same_world ? failed_rank : -1);
+  if (blamed >= 0 && blamed < world_size) report.blames = static_cast<int>(blamed);
   return report;
 }
 

@@ -22,8 +22,8 @@ struct RankReport {
   absl::optional<int> blames;
 };
 
-// RETURNS  nullopt if `text` is no error file. If the report is about another world than that of `rank` in `world_size`, its `blames` is
-//          nullopt
+// RETURNS  nullopt if `text` is no error file. If the report is about another world than that of `rank` in `world_size`, and does not say
+//          which rank of this one it blames, its `blames` is nullopt
 absl::optional<RankReport> ParseRankReport(absl::string_view text, int rank, int world_size);
 
 // A new folder in LOCKSTEP_REPORT_FOLDER, TMPDIR or /tmp.

@@ -25,12 +25,16 @@ TEST(RankReport, HasTheExceptionItsPlaceItsTimeAndTheBlame) {
   EXPECT_EQ(report->blames, 1);
 }
 
-TEST(RankReport, OfAnotherWorldBlamesNobody) {
+TEST(RankReport, OfAnotherWorldBlamesNobodyUnlessItSaysWho) {
   const std::string text =
       R"({"message": {"message": "m", "extraInfo": {}}, "lockstep": {"rank": 0, "world_size": 2, "failed_rank": 1}})";
   EXPECT_EQ(ParseRankReport(text, 0, 2)->blames, 1);
   EXPECT_EQ(ParseRankReport(text, 0, 4)->blames, absl::nullopt);
   EXPECT_EQ(ParseRankReport(text, 1, 2)->blames, absl::nullopt);
+  const std::string of_a_part =
+      R"({"message": "m", "lockstep": {"rank": 0, "world_size": 2, "failed_rank": 1, "launched_as": 3}})";
+  EXPECT_EQ(ParseRankReport(of_a_part, 2, 4)->blames, 3);
+  EXPECT_EQ(ParseRankReport(of_a_part, 0, 2)->blames, absl::nullopt) << "of a larger job";
 }
 
 TEST(RankReport, MayBeOneOfTorchrunsOwn) {

@@ -14,6 +14,7 @@ class FirstFailure(unittest.TestCase):
 
 first_failures.add_tests(FirstFailure, 'c', [os.path.abspath('python/failing_rank')], ('exit', 'signal', 'memory'), memory=96)
 first_failures.add_tests(FirstFailure, 'python', first_failures.python('python'), ('raise', 'exit', 'signal', 'memory'), memory=400)
+first_failures.add_tests(FirstFailure, 'python_pairs', first_failures.python('python_pairs'), ('raise', 'exit', 'signal'), None)
 
 if __name__ == '__main__':
     unittest.main()

@@ -153,7 +153,7 @@ absl::Status Reducer::BeginBackward(const BackwardOptions& options) {
     }
   }
   for (const Filling& filling : unused) filler_.Complete(filling);
-  filler_.LaunchFull();
+  LaunchFull();
   return absl::OkStatus();
 }
 
@@ -277,7 +277,7 @@ absl::Status Reducer::Mark(size_t index, absl::Status checked, const GradientRef
   }
   bool full = filler_.Complete(filling);
   for (const Filling& one : delayed) full |= filler_.Complete(one);
-  if (full) filler_.LaunchFull();
+  if (full) LaunchFull();
   return absl::OkStatus();
 }
 
@@ -304,7 +304,7 @@ absl::Status Reducer::MarkUnused(size_t index, Stream* stream) {
     if (known || !ready_set_.is_unused(index) || state_ == State::kAccumulating) return absl::OkStatus();
     filling = FillFromWindow(index, stream);
   }
-  if (filler_.Complete(filling)) filler_.LaunchFull();
+  if (filler_.Complete(filling)) LaunchFull();
   return absl::OkStatus();
 }
 
@@ -331,8 +331,14 @@ Reducer::Filling Reducer::FillUnused(size_t index, Stream* stream) {
     const absl::Status claimed =
         claims_.Claim(index, {}, {}, view, GradientClaims::Until::kRoundEnds, /*ordered=*/stream != nullptr);
     flight_->outcome->Fail(Annotate(claimed, "an unused gradient"), bucket.index());
+    if (!claimed.ok()) claims_.Overwrite(index, view);
   }
   return filler_.Stage(index, keeps ? stream : nullptr);
+}
+
+void Reducer::LaunchFull() {
+  flight_->outcome->Fail(claims_.TakeOverwritten(), buckets().size() - 1);
+  filler_.LaunchFull();
 }
 
 void Reducer::FillDelayed(Stream* stream, std::vector<Filling>* fillings) {
@@ -394,7 +400,7 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     flight_->outcome->Fail(complaint, first);
   }
   filler_.OpenAll();
-  filler_.LaunchFull();
+  LaunchFull();
   if (flight_->captured) {
     LOCKSTEP_RETURN_IF_ERROR(EndCaptured(*stream));
     return true;
@@ -405,13 +411,17 @@ absl::StatusOr<bool> Reducer::TryEndBackward(Stream* stream, Deadline deadline) 
     EndStep();
   }
   if (stream == nullptr || !rest.complaint.empty() || options_.preserve_gradients) return AwaitEnd(deadline);
-  const absl::Status result = pipeline_->MakeWait(*stream, *buckets().back());
+  const absl::Status waits = pipeline_->MakeWait(*stream, *buckets().back());
+  if (!waits.ok()) {  // so this call does
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool ended, AwaitEnd(deadline));
+    if (ended) return waits;
+    return false;
+  }
   claims_.Issued(flight_->round, pipeline_->ReleasedBy(*buckets().back()));
   MutexLock lock(&mu_);
   flight_->record.end = StepClock::now();
   flight_->under_way = true;
   BecomeIdle();
-  LOCKSTEP_RETURN_IF_ERROR(result);
   return true;
 }
 

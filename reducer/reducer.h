@@ -344,6 +344,8 @@ class Reducer {
   Filling FillFromWindow(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills the slot with zeros. First copies a gradient that lives in the bucket aside, in the order of `stream` (null: now).
   Filling FillUnused(size_t index, Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Launches what is full. The last bucket tells the other ranks if another reducer has overwritten a gradient.
+  void LaunchFull();
   // Appends the delayed ones, once in a step.
   void FillDelayed(Stream* stream, std::vector<Filling>* fillings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

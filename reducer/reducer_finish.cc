@@ -76,6 +76,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
     return awaited;
   }
   Bucket& last = *flight.buckets.back();
+  flight.outcome->Fail(claims_.TakeOverwritten(), last.index());
   absl::Status status = flight.outcome->Conclude(last.failed, Hint(options_, pipeline_->optimized()));
   hook_failed_ = last.failed > 0;
   if (status.ok() && !last.reduced) {

@@ -152,7 +152,8 @@ absl::Status Reducer::Open(Communicator* communicator, Origin origin) {
   accelerator_ = *found;
   LOCKSTEP_ASSIGN_OR_RETURN(const bool same_plan, SamePlan(*communicator_, ExportPlan(), origin));
   if (!same_plan) plan_ = FirstPlan(parameters_, options_);
-  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, options_.replicas));
+  LOCKSTEP_RETURN_IF_ERROR(AgreeOnParameters(*communicator_, Allocate(), settings, options_.replicas,
+                                             /*by_holder=*/false, "replicas"));
   LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t first_topic, AgreeOnFirstTopic(*communicator_));
   for (Flight& flight : flights_) flight.outcome->set_first_topic(first_topic);
   replanner_ = std::make_unique<Replanner>(communicator_, first_topic + kTopicsOfPlans, parameters_, &rules_);

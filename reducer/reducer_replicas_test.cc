@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_testing.h"
 #include "reducer/reducer_testing.h"
 
 namespace lockstep::testing {
@@ -152,6 +153,18 @@ TEST(Replicas, OneBitIsReportedOnEveryRankOnceInACycleUntilItIsRepaired) {
   }
 }
 
+TEST(Replicas, ThatDifferAreAWarningOfRankZeroUnlessSomebodyAsksForMore) {
+  LogLines log;
+  RunWorld(3, [](Communicator& communicator) {
+    ReducerOptions options = Caps({0});
+    options.replicas = Vectors(kTensors, kElements);
+    Model model(communicator, options);
+    if (communicator.rank() == Rank(1)) model.weights(2)[7] = 1.5F;
+    for (int step = 0; step < 3 * model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
+  });
+  EXPECT_THAT(log.lines(), ElementsAre(AllOf(HasSubstr("replicas differ"), HasSubstr("at [7]: rank 1 has 1.5 ("))));
+}
+
 // As the parameters of two models that are trained in turns.
 TEST(Replicas, ThatAreLeftOutOfEveryOtherStepAreCompared) {
   for (const int tensor : {0, 3}) {
@@ -190,6 +203,7 @@ TEST(Replicas, ThatAreEqualAgainAreComparedByAllRanks) {
       set(1.5F);
       for (int step = 0; step < model.steps_to_see(); ++step) LOCKSTEP_EXPECT_OK(model.Step());
       EXPECT_THAT(reports, Not(IsEmpty()));
+      LOCKSTEP_EXPECT_OK(model.stream().Synchronize(Deadline::AfterMs(20000)));  // it reads the weights
     });
   }
 }
@@ -242,7 +256,7 @@ TEST(Replicas, TablesAreComparedAndOnTheDeviceOfTheGradients) {
   RunWorld(2, [](Communicator& communicator) {
     ReducerOptions options = Caps({0});
     options.replicas = Vectors(2, communicator.rank() == Rank(0) ? 4 : 5);
-    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(), FailedPrecondition("[4]", "[5]"));
+    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(), FailedPrecondition("replicas: the shape of parameter 0", "[5] on rank 1"));
     options.replicas = Vectors(2, 4);
     options.replicas[1].device = {DeviceKind::kCuda, 7};
     EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(),
@@ -255,6 +269,24 @@ TEST(Replicas, TablesAreComparedAndOnTheDeviceOfTheGradients) {
     backward.replicas = one;
     EXPECT_THAT(reducer->BeginBackward(backward),
                 InvalidArgument("begin_backward: replicas: 1 addresses for 2 tensors"));
+  });
+}
+
+TEST(Replicas, WithGapsAreAlignedToTheirElements) {
+  if (!OnHost()) GTEST_SKIP() << "a device takes none with gaps";
+  RunWorld(2, [](Communicator& communicator) {
+    ReducerOptions options = Caps({0});
+    options.replicas = Vectors(2, 4);
+    options.replicas[1].shape = {2, 2};
+    options.replicas[1].strides = {4, 1};
+    Worker worker(communicator, Vectors(1, 4), options);
+    alignas(8) const char memory[64] = {};
+    const std::vector<const void*> odd = {memory + 1, memory + 1}, even = {memory + 1, memory + 4};
+    BackwardOptions refused, step;
+    refused.replicas = odd;
+    step.replicas = even;
+    EXPECT_THAT(worker.Begin(refused), InvalidArgument("replicas: parameter 1 'p1'", "is not aligned to 4"));
+    LOCKSTEP_EXPECT_OK(worker.BackwardOf(worker.order(), step));
   });
 }
 

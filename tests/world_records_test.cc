@@ -376,8 +376,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(WorldRecordsTest, InsideAHostAreWantedByAllRanksOrByNone) {
   ASSERT_NO_FATAL_FAILURE(Start("RankThatWantsRecordsIfItIsTheLast", {}));
-  EXPECT_THAT(ranks_->WaitAll(Soon()),
-              Each(StatusIs(Code::kFailedPrecondition, HasSubstr("security_local: no on ranks 0-1, yes on rank 2"))));
+  EXPECT_THAT(
+      ranks_->WaitAll(Soon()),
+      Each(StatusIs(Code::kFailedPrecondition, HasSubstr("LOCKSTEP_SECURITY_LOCAL: no on ranks 0-1, yes on rank 2"))));
 }
 
 }  // namespace

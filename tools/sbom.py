@@ -5,6 +5,7 @@ PACKAGES is the packages.tsv of tools/old-glibc. The output depends on it, on th
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def debian(name, version, licence):
 def cuda():
     """The CUDA runtime, if nvcc is there to compile it in."""
     try:
-        release = re.search(r'V([\d.]+)', output_of('/usr/local/cuda/bin/nvcc', '--version'))[1]
+        nvcc = os.path.join(os.environ.get('CUDA_HOME', '/usr/local/cuda'), 'bin/nvcc')
+        release = re.search(r'V([\d.]+)', output_of(nvcc, '--version'))[1]
     except FileNotFoundError:
         return []
     return [package('cudart-static', release, 'LicenseRef-NVIDIA-CUDA-EULA')]

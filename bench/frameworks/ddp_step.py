@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a data-parallel training step costs in PyTorch: torch's DistributedDataParallel over Gloo and over Lockstep's back end, Lockstep's
-DistributedDataParallel by default, with copies in buckets and with bucket views, and a step without communication.
+DistributedDataParallel by default, with copies in buckets, with bucket views and with preserve_gradients, and a step without communication.
 
     python bench/frameworks/ddp_step.py [--ranks 2] [--steps 30] [--batch N] [--quick] [--svg FILE] [--json FILE] [--profile VARIANT]
         [mlp resnet18 resnet50 bert]
@@ -54,6 +54,7 @@ def variants(gloo):
         'lockstep': (DistributedDataParallel, True),
         'lockstep, copied': (lambda module: DistributedDataParallel(module, gradient_memory='copied'), True),
         'lockstep, views': (lambda module: DistributedDataParallel(module, gradient_as_bucket_view=True), False),
+        'lockstep, preserved': (lambda module: DistributedDataParallel(module, preserve_gradients=True), True),
         NONE: (lambda module: module, True),
     }
 

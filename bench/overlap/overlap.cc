@@ -54,6 +54,7 @@ ABSL_FLAG(bool, caps_from_last, false, "the first cap is that of the last bucket
 ABSL_FLAG(std::string, gradients, "default,copied,views",
           "how gradients are kept, a list of what to compare: default: as the reducer likes it; copied: into buckets "
           "and back; views: they live in the buckets");
+ABSL_FLAG(bool, replicas, false, "compare the ranks' parameters in each step as well, as PyTorch's wrapper does");
 ABSL_FLAG(int, rounds, 15, "rounds, in each of which every kind of step is measured");
 ABSL_FLAG(int64_t, round_ms, 100, "how long the steps of each kind take in a round; there is one at least");
 ABSL_FLAG(bool, pin, true, "keep each rank on a core of its own, where there are as many");
@@ -110,6 +111,7 @@ absl::StatusOr<Options> OptionsFromFlags() {
   if (options.on_gpu && options.compute != ComputeKind::kStream) {
     return invalid("gradients on a GPU are computed by a stream: --device cuda goes with --compute stream");
   }
+  if (options.on_gpu && absl::GetFlag(FLAGS_replicas)) return invalid("--replicas compares memory of the host");
   if (options.on_gpu) LOCKSTEP_RETURN_IF_ERROR(CudaDeviceCount().status());
   std::vector<size_t>& caps = options.reducer.bucket_caps_bytes;
   LOCKSTEP_RETURN_IF_ERROR(SetCap(absl::GetFlag(FLAGS_first_bucket_cap_mb), &caps.front()));
@@ -140,6 +142,7 @@ struct Place {
 
 absl::StatusOr<Place> FindPlace(const Options& options, Communicator* world) {
   Place place;
+  place.replay.compares_replicas = absl::GetFlag(FLAGS_replicas);
   if (!options.on_gpu) {
     place.communicator = world;
     if (options.compute == ComputeKind::kStream) {

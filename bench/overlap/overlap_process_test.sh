@@ -36,7 +36,7 @@ steps = [row for row in json.load(open(sys.argv[1]))['rows'] if 'step_ms' in row
 assert len(steps) == 16 and all(len(row['rounds_ms']) == 2 for row in steps), steps
 END
 
-"$overlap" --transport=shm --gradients=views,default --compute=busy "${quick[@]}" >"$output" 2>&1 || fail "views failed"
+"$overlap" --transport=shm --gradients=views,default --compute=busy --replicas "${quick[@]}" >"$output" 2>&1 || fail "views failed"
 expect_rows_of views default
 expect 'default / views'
 expect 'all gradients / one flat vector'

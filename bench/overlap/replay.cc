@@ -55,7 +55,13 @@ absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const ProcessGroup& group
     parameter.shape = of_model.shape;
     parameter.device = place.device->id();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(replay->reducer_, Reducer::Create(group.communicator(), std::move(parameters), options));
+  ReducerOptions own = options;
+  if (place.compares_replicas) own.replicas = parameters;
+  for (const Parameter& parameter : own.replicas) {
+    replay->weights_.emplace_back(parameter.elements(), 1.0F);
+    replay->replicas_.push_back(replay->weights_.back().data());
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(replay->reducer_, Reducer::Create(group.communicator(), std::move(parameters), own));
   LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
                                                            : replay->AllocateGradients());
   return replay;
@@ -209,6 +215,12 @@ absl::StatusOr<double> Replay::AllReduceAll(bool as_list) {
   return group_.Largest(SecondsSince(begin) / calls);
 }
 
+absl::Status Replay::Begin() {
+  BackwardOptions backward;
+  backward.replicas = replicas_;
+  return reducer_->BeginBackward(backward);
+}
+
 absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool overlap) {
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   const Clock::time_point begin = Clock::now();
@@ -218,7 +230,7 @@ absl::StatusOr<double> Replay::Step(Computation& computation, int steps, bool ov
     if (!overlap) {
       for (size_t left = gradients_.size(); left > 0; --left) computation.Backward(left - 1);
     }
-    LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
+    LOCKSTEP_RETURN_IF_ERROR(Begin());
     for (size_t left = gradients_.size(); left > 0; --left) {
       if (overlap) computation.Backward(left - 1);
       LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));
@@ -262,7 +274,7 @@ absl::Status Replay::CheckGradient(size_t parameter, float average) {
 }
 
 absl::Status Replay::CheckedStep() {
-  LOCKSTEP_RETURN_IF_ERROR(reducer_->BeginBackward({}));
+  LOCKSTEP_RETURN_IF_ERROR(Begin());
   for (size_t left = gradients_.size(); left > 0; --left) {
     LOCKSTEP_RETURN_IF_ERROR(FillGradient(left - 1, own_value()));
     LOCKSTEP_RETURN_IF_ERROR(MarkReady(left - 1));

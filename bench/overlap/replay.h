@@ -27,6 +27,8 @@ namespace lockstep::bench {
 struct ReplayPlace {
   Device* device = HostDevice();
   Stream* stream = nullptr;  // of the device; null: the calling thread computes, which only the host allows
+  // The reducer also compares parameters, which are as large as the gradients, in memory of the host.
+  bool compares_replicas = false;
 };
 
 // The ranks of a process group make the same calls in the same order. What is timed begins behind a barrier, and its time is that of the
@@ -81,6 +83,7 @@ class Replay {
   absl::Status FindGradientsInBuckets();
   // Zeros, for all buckets. The first all-reduce of them, in place, has written every page.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> AllocateWire(WireMemory memory) const;
+  absl::Status Begin();
   absl::Status MarkReady(size_t parameter) { return reducer_->MarkReady(parameter, views_[parameter], place_.stream); }
   // These two wait until it is done.
   absl::Status FillGradient(size_t parameter, float value);
@@ -95,6 +98,8 @@ class Replay {
   std::vector<float> on_host_;                // a copy of one gradient
   std::vector<absl::Span<float>> gradients_;  // by parameter
   std::vector<TensorView> views_;             // the same
+  std::vector<std::vector<float>> weights_;   // by parameter, if replicas are compared
+  std::vector<const void*> replicas_;         // where those are
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<SymmetricBuffer> wire_memory_[2];  // by WireMemory, from the first CommunicationOnly() in it on
 };

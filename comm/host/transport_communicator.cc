@@ -522,7 +522,7 @@ void TransportCommunicator::Fail(const absl::Status& status) {
   ended_in_ = FirstInFlight();
   // That this rank's world was closed is no failure.
   if (!absl::IsCancelled(status)) {
-    ReportFailure({TransportRank(rank_), engine_->transport()->size()},
+    ReportFailure({TransportRank(rank_), engine_->transport()->size(), options_.launched_as.get()},
                   absl::StrCat("rank ", rank_.value(), ": communicator failed", ended_in_.text.empty() ? "" : " in ",
                                ended_in_.text),
                   status, recorder_.ToString(options_.flight_records));

@@ -170,6 +170,11 @@ void TellLauncher(PlaceInWorld place, const absl::Status& cause) {
                         {"rank", place.rank.value()},
                         {"world_size", place.size}};
   if (victim) report["lockstep"]["failed_rank"] = *failed_rank;
+  const std::vector<int>* const launched_as = place.launched_as;
+  if (victim && launched_as != nullptr && *failed_rank < static_cast<int>(launched_as->size())) {
+    const int launched = (*launched_as)[*failed_rank];
+    if (launched >= 0) report["lockstep"]["launched_as"] = launched;
+  }
   // The file is renamed into place, so that no reader finds half a report.
   const std::string next = absl::StrCat(*file, ".", getpid());
   const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

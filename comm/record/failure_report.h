@@ -7,16 +7,19 @@
 #define COMM_RECORD_FAILURE_REPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/rank.h"
 
 namespace lockstep {
 
-// A process in its world. The launcher follows the blame only if it started a world of that size with this process as that rank.
+// A process in its world. launched_as, by world rank: the rank in lockstep-run's job, -1 if there is none. Without it (null) the launcher
+// follows the blame only if it started a world of that size with this process as that rank.
 struct PlaceInWorld {
   Rank rank;
   int size = 1;
+  const std::vector<int>* launched_as = nullptr;
 };
 
 // Logs "`what`: `cause`" and where the flight records are: at level error if this process has not logged the cause yet, else at level

@@ -97,6 +97,10 @@ TEST_F(FailureReportTest, TheErrorFileHasTheCauseAndTheBlameUntilTheProgramGoesO
                     HasSubstr(R"("world_size":4})"), Not(HasSubstr("rank 3"))));
   TakeBackFromLauncher();
   EXPECT_EQ(access(error_file_.c_str(), F_OK), -1);
+  const std::vector<int> launched_as = {6, 7};
+  TellLauncher({Rank(0), 2, &launched_as}, WithFailedRank(absl::AbortedError("rank 1 died"), 1));
+  EXPECT_THAT(Read(error_file_), AllOf(HasSubstr(R"("failed_rank":1,)"), HasSubstr(R"("launched_as":7,)")));
+  TakeBackFromLauncher();
   TellLauncher({Rank(3), 4}, WithFailedRank(absl::AbortedError("rank 3 aborted it"), 3));
   EXPECT_THAT(Read(error_file_), Not(HasSubstr("failed_rank"))) << "it blames itself";
 }

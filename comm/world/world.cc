@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
@@ -197,7 +198,7 @@ absl::StatusOr<Settings> ReadSettings(const WorldOptions& options) {
 
 std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const WorldSecurity& security,
                                            const WorldTransport& transport) {
-  // Named as the fields of lockstep_communicator_options are.
+  // Named as the fields of lockstep_communicator_options are, or as the variable where there is no field.
   const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
   const std::string algorithms = ToString(settings.algorithms);
   std::vector<AgreedOption> options = {{"transport", settings.transport->name},
@@ -206,7 +207,7 @@ std::vector<AgreedOption> OptionsToAgreeOn(const Settings& settings, const World
                                        {"chunk_bytes", absl::StrCat(settings.chunk_bytes)},
                                        {"deterministic", yes_or_no(settings.deterministic)},
                                        {"security", Name(security.level)},
-                                       {"security_local", yes_or_no(security.records_on_one_host)},
+                                       {"LOCKSTEP_SECURITY_LOCAL", yes_or_no(security.records_on_one_host)},
                                        {"tcp_sockets", absl::StrCat(settings.tcp_sockets)}};
   for (AgreedOption& option : transport.OptionsToAgreeOn()) options.push_back(std::move(option));
   return options;
@@ -320,7 +321,8 @@ struct World::Parts {
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<TransportCommunicator> communicator_;
-  std::unique_ptr<Communicator> on_device_;  // over communicator_; null where no device is named
+  std::shared_ptr<const std::vector<int>> launched_as_;  // of PlaceInWorld
+  std::unique_ptr<Communicator> on_device_;              // over communicator_; null where no device is named
 };
 
 World::World() : parts_(std::make_unique<Parts>()) {}
@@ -406,6 +408,17 @@ absl::Status World::Parts::Connect(const WorldSpec& spec, const absl::StatusOr<S
   return status;
 }
 
+namespace {
+
+// As lockstep-run set it; -1 if it did not start this process.
+int RankInJob() {
+  int rank = -1;
+  const absl::optional<std::string> text = GetEnv("LOCKSTEP_RANK");
+  return text.has_value() && absl::SimpleAtoi(*text, &rank) && rank >= 0 ? rank : -1;
+}
+
+}  // namespace
+
 absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings& settings,
                                           const WorldSecurity& security, const std::string& secret_source,
                                           const InterfaceChoice& interface, const Store& store, Deadline deadline) {
@@ -425,6 +438,7 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   self.host = HostName();
   self.host_id = settings.host_id;
   self.pid = getpid();
+  self.launched_as = RankInJob();
   self.cores = CoresOfThisThread();
   transport.Announce(&self);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members,
@@ -455,6 +469,9 @@ absl::Status World::Parts::ConnectThrough(const WorldSpec& spec, const Settings&
   options.deterministic = settings.deterministic;
   options.timeout = settings.timeout;
   options.flight_records = settings.flight_records;
+  auto launched_as = std::make_shared<std::vector<int>>();
+  for (const Member& member : members) launched_as->push_back(static_cast<int>(member.launched_as));
+  options.launched_as = launched_as_ = std::move(launched_as);
   const LinkCosts& without_memory = settings.transport->on_one_host;
   options.shape = ShapeOf(members, share_memory ? kSharedMemory : without_memory);
   options.description = description;
@@ -590,6 +607,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
   device.nccl.setup_timeout = settings.setup_timeout;
   device.nccl.timeout = device.staged.timeout = settings.timeout;
   device.nccl.flight_records = device.staged.flight_records = settings.flight_records;
+  device.nccl.launched_as = world->parts_->launched_as_;
   Communicator* const host = world->communicator();
   const absl::StatusOr<Device*> found = FindDevice(options.device);
   LOCKSTEP_RETURN_IF_ERROR(AgreeThatAllCan(host, found.status()));

@@ -1,4 +1,5 @@
-"""KIND WAY CULPRIT: a rank of a job of plain Python, torch or Lightning, in which rank CULPRIT fails in its fourth step."""
+"""KIND WAY CULPRIT: a rank of a job of plain Python, torch or Lightning, in which rank CULPRIT fails in its fourth step. The pairs are
+worlds or process groups of two ranks each."""
 
 import os
 import signal
@@ -29,13 +30,29 @@ def run_python(at_step):
         communicator.all_reduce(array.array('f', [1]))
 
 
-def run_torch(at_step):
+def run_python_pairs(at_step):
+    import array
+
+    import lockstep
+    rank = int(os.environ['LOCKSTEP_RANK'])
+    communicator = lockstep.init(rank=rank % 2, world_size=2, job_id=str(rank // 2))
+    for step in range(STEPS):
+        at_step(rank, step)
+        communicator.all_reduce(array.array('f', [1]))
+
+
+def run_torch(at_step, pairs=False):
     import torch
     import torch.distributed as dist
     dist.init_process_group('lockstep')
+    group = dist.new_subgroups(2)[0] if pairs else None
     for step in range(STEPS):
         at_step(dist.get_rank(), step)
-        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), group=group)
+
+
+def run_torch_pairs(at_step):
+    run_torch(at_step, pairs=True)
 
 
 def run_lightning(at_step):
@@ -59,7 +76,7 @@ def run_lightning(at_step):
 
 def main():
     kind, way, culprit = sys.argv[1:]
-    {'python': run_python, 'torch': run_torch, 'lightning': run_lightning}[kind](
+    globals()[f'run_{kind}'](
         lambda rank, step: fail(way) if (rank, step) == (int(culprit), 3) else None)
 
 

@@ -12,6 +12,7 @@ class FirstFailure(unittest.TestCase):
 
 for _kind, _memory in (('torch', 3000), ('lightning', 6000)):
     first_failures.add_tests(FirstFailure, _kind, first_failures.python(_kind), ('raise', 'exit', 'signal', 'memory'), _memory)
+first_failures.add_tests(FirstFailure, 'torch_pairs', first_failures.python('torch_pairs'), ('raise', 'exit', 'signal'), None)
 
 
 class UnderTorchrun(unittest.TestCase):

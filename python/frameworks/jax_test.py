@@ -68,6 +68,12 @@ class Collectives(unittest.TestCase):
                 self.check(lambda x, token: all_gather(x, communicator, token=token), jnp.stack(xs), xs[RANK])
                 self.check(lambda x, token: broadcast(x, communicator, SIZE - 1, token=token), xs[-1], xs[RANK])
                 self.check(lambda x, token: all_to_all(x, communicator, token=token), jnp.stack([x[RANK] for x in xs]), xs[RANK])
+        for dtype in ('int16', 'uint16'):  # of which there is no arithmetic
+            with self.subTest(dtype):
+                xs = of_all((SIZE, 5), dtype)
+                self.check(lambda x, token: all_gather(x, communicator, token=token), jnp.stack(xs), xs[RANK])
+                self.check(lambda x, token: broadcast(x, communicator, SIZE - 1, token=token), xs[-1], xs[RANK])
+                self.check(lambda x, token: all_to_all(x, communicator, token=token), jnp.stack([x[RANK] for x in xs]), xs[RANK])
 
     def test_reductions(self):
         floats, integers = of_all((7,), 'float32'), of_all((7,), 'int32')

@@ -87,6 +87,20 @@ def dies_in_data_parallel():
         net(torch.zeros(4)).sum().backward()
 
 
+def dies_in_lockstep_data_parallel():
+    import torch
+    import lockstep.torch
+    dist, rank = begin()
+    called = threading.Event()
+    dist.group.WORLD._get_backend(torch.device('cpu')).register_abort_hook(1, called.set)
+    net = lockstep.torch.DistributedDataParallel(torch.nn.Linear(4, 4))
+    loss = net(torch.zeros(4)).sum()
+    if rank == 1:
+        os._exit(1)
+    expect(loss.backward, 'rank 1', 'died')
+    assert called.wait(60), 'no abort hook was called'
+
+
 def raises():
     import torch
     dist, rank = begin()
@@ -213,6 +227,7 @@ class Faults(unittest.TestCase):
 
     def test_distributed_data_parallel_names_the_rank_that_died(self):
         self.check(dies_in_data_parallel, [0, 1])
+        self.check(dies_in_lockstep_data_parallel, [0, 1])
 
     def test_the_others_of_a_worker_that_raises_learn_it(self):
         self.assertIn('a worker raised', self.check(raises, [0, 1])[1])

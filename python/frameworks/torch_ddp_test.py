@@ -507,6 +507,13 @@ class Passes(Case):
         self.assertEqual(ours.module.inner.weight.grad[0, 0].item(), 3)
 
     def test_transforms_of_torch_func_average_nothing(self):
+        for options in ({}, {'find_unused_parameters': True}, {'static_graph': True}, {'gradient_as_bucket_view': True}):
+            with self.subTest(options):
+                self.module = nn.Linear(2, 2, bias=False)
+                self.ours = DistributedDataParallel(self.module, **options)
+                self.transform()
+
+    def transform(self):
         func, x = torch.func, torch.ones(2)
         call = lambda weight, x: func.functional_call(self.ours, {'module.weight': weight}, (x,))
         for transform in (lambda: func.jacrev(self.ours)(x), lambda: func.hessian(self.ours)(x),
@@ -1085,7 +1092,7 @@ class TheEnd(Case):
             group = dist.new_group(timeout=datetime.timedelta(seconds=600))
 
             def change():
-                dist.set_timeout(datetime.timedelta(seconds=1), group)
+                dist.set_timeout(datetime.timedelta(seconds=5), group)
             if change_first:
                 change()
             ours = DistributedDataParallel(nn.Linear(2, 2), process_group=group)

@@ -96,6 +96,13 @@ class Setup(unittest.TestCase):
         self.assertEqual(status, 1, text)
         self.assertRegex(text, 'DistBackendError: lockstep: Timed out waiting: .*rank 1')
 
+    def test_lockstep_check_tells_which_library_there_is_or_why_there_is_none(self):
+        command = [sys.executable, '-m', 'lockstep.check']
+        (good, page), (bad, faulty) = programs.run_together([(command, {}), (command, {'XDG_CACHE_HOME': '/' + 300 * 'x'})], 600)
+        self.assertEqual((good, bad), (0, 1), page + faulty)
+        self.assertRegex(page, '(?m)^torch: *back end compiled on this machine and cached; made in')
+        self.assertRegex(faulty, '(?m)^torch: *FAULT.*XDG_CACHE_HOME')
+
     def test_timeouts_that_are_not_positive(self):
         (status, text), = ranks(1, -1)
         self.assertEqual(status, 1, text)

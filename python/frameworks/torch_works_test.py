@@ -190,6 +190,25 @@ class ObserversTest(unittest.TestCase):
         self.assertEqual(self.error_of(backend), c10d.ErrorType.TIMEOUT)
         dist.barrier()
 
+    def test_a_failure_between_two_operations_runs_the_abort_hooks(self):
+        for told_by_get_error in False, True:
+            group = dist.new_group()
+            backend, called = group._get_backend(CPU), threading.Event()
+            backend.register_abort_hook(1, called.set)
+            if RANK == 1:
+                backend.abort()
+            else:
+                with self.assertRaisesRegex(RuntimeError, 'aborted'):  # waits for rank 1, and is no operation
+                    torch.ops.lockstep.duplicate(group.boxed(), CPU)
+                self.assertFalse(called.is_set())
+                if told_by_get_error:
+                    self.assertEqual(backend.get_error(), c10d.ErrorType.REMOTE_ERROR)
+                else:
+                    with self.assertRaisesRegex(dist.DistBackendError, 'aborted'):
+                        group.allreduce([torch.ones(2)])
+                self.assertTrue(called.wait(60))
+            dist.barrier()
+
     @staticmethod
     def error_of(backend):
         while backend.get_error() == c10d.ErrorType.SUCCESS:

@@ -38,15 +38,15 @@ def _chain(error):
 
 
 def blamed(error, noted):
-    """The rank that the exception blames, or None. `noted`: what the library wrote when a communicator failed. The exceptions of a
-    framework name the rank in their text only."""
+    """The rank that the exception blames, or None. `noted`: what the library wrote when a communicator failed, and its rank counts, since
+    ranks of a process group have their own numbers. The exceptions of a framework name the rank in their text only."""
+    first = noted.get('failed_rank')
     for each in _chain(error):
         rank = getattr(each, 'failed_rank', None)
         if isinstance(rank, int):
-            return rank
-        rank = noted.get('failed_rank')
-        if rank is not None and re.search(rf'\brank {rank}\b', str(each)):
-            return rank
+            return rank if first is None else first
+        if first is not None and re.search(rf'\brank {first}\b', str(each)):
+            return first
     return None
 
 
@@ -77,6 +77,8 @@ def write(path, error):
     rank = blamed(error, noted)
     if rank is not None and rank != place.get('rank'):
         ours['failed_rank'] = rank
+        if rank == noted.get('failed_rank') and 'launched_as' in noted:
+            ours['launched_as'] = noted['launched_as']
     frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(__file__) + os.sep)] or frames
     if frames:

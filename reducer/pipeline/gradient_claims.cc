@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/fork.h"
@@ -152,6 +153,22 @@ void GradientClaims::Drop(Range& range) {
     table_.overlaps.erase(std::find(table_.overlaps.begin(), table_.overlaps.end(), &range));
   }
   range.place = Range::kNowhere;
+}
+
+void GradientClaims::Overwrite(size_t parameter, const void* view) {
+  MutexLock lock(&table_.mu);
+  for (const Range* const other : Overlapping({reinterpret_cast<uintptr_t>(view), parameters_[parameter].bytes()})) {
+    if (other->owner == this || !Holds(*other, /*ordered=*/false)) continue;
+    other->owner->overwritten_ = absl::FailedPreconditionError(
+        absl::StrCat("the gradient of ", Describe(other->parameter, other->owner->parameters_[other->parameter]),
+                     " was overwritten by another reducer: it is memory of that reducer's bucket, for ",
+                     Describe(parameter, parameters_[parameter]), ", which was not marked there"));
+  }
+}
+
+absl::Status GradientClaims::TakeOverwritten() {
+  MutexLock lock(&table_.mu);
+  return std::exchange(overwritten_, absl::OkStatus());
 }
 
 void GradientClaims::Release(size_t parameter) {

@@ -50,6 +50,12 @@ class GradientClaims {
   // ERRORS  INVALID_ARGUMENT  another claim has some of the memory; the message names both parameters; nothing was claimed
   absl::Status Claim(size_t parameter, const TensorView& gradient, const TensorView& target, const void* view,
                      Until until, bool ordered);
+  // This reducer writes the parameter's `view` although a claim of it failed: a bucket's collective covers all views. Reducers that hold
+  // the memory learn it from TakeOverwritten. Writes members of theirs, under the same lock.
+  void Overwrite(size_t parameter, const void* view) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Whether another reducer has overwritten memory of this one since the last call.
+  // ERRORS  FAILED_PRECONDITION  it has; the message names both parameters
+  absl::Status TakeOverwritten();
   // Ends the parameter's claim, if it has one.
   void Release(size_t parameter);
   // A claim that lasts until it is taken belongs to this round now.
@@ -110,7 +116,8 @@ class GradientClaims {
   uint64_t round_ ABSL_GUARDED_BY(table_.mu) = 1;
   uint64_t ended_ ABSL_GUARDED_BY(table_.mu) = 0;
   std::array<std::pair<uint64_t, const Event*>, 2> issued_
-      ABSL_GUARDED_BY(table_.mu) = {};                                       // rounds with steps under way
+      ABSL_GUARDED_BY(table_.mu) = {};  // rounds with steps under way
+  absl::Status overwritten_ ABSL_GUARDED_BY(table_.mu);
   std::map<uintptr_t, Range*>::node_type spare_ ABSL_GUARDED_BY(table_.mu);  // dropped last: claims need not allocate
 };
 

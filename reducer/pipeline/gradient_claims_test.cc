@@ -57,6 +57,20 @@ TEST(GradientClaims, WithGapsMayLieBetweenEachOther) {
   EXPECT_FALSE(Claim(claims, 2, column(1)));
 }
 
+// Of a bucket that cannot leave out a view.
+TEST(GradientClaims, ThatAreOverwrittenAreKnownToTheirOwnerOnce) {
+  GradientClaims owner(Table()), other(Table());
+  EXPECT_TRUE(Claim(owner, 3, At(0, 10)));
+  const uint64_t round = owner.NextRound();
+  other.Overwrite(7, At(4, 4).data());
+  LOCKSTEP_EXPECT_OK(other.TakeOverwritten());
+  EXPECT_THAT(owner.TakeOverwritten(), FailedPrecondition("the gradient of parameter 3 ", "for parameter 7 "));
+  LOCKSTEP_EXPECT_OK(owner.TakeOverwritten());
+  owner.Ended(round);
+  other.Overwrite(7, At(4, 4).data());
+  LOCKSTEP_EXPECT_OK(owner.TakeOverwritten());
+}
+
 TEST(GradientClaims, InAForkedChildAreItsOwn) {
   GradientClaims claims(Table());
   EXPECT_TRUE(Claim(claims, 0, At(0, 10)));

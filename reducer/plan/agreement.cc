@@ -140,7 +140,7 @@ std::vector<Parameter> AsTable(absl::string_view what, absl::Span<const TensorVi
 }  // namespace
 
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
-                               absl::Span<const Parameter> parameters, bool by_holder) {
+                               absl::Span<const Parameter> parameters, bool by_holder, absl::string_view what) {
   const std::string table = Serialize(parameters);
   Digest mine;
   mine.table = XXH3_64bits(table.data(), table.size());
@@ -161,23 +161,30 @@ absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& l
     text = PackMessage(Annotate(local, absl::StrCat("rank ", rank, " cannot take part")));
   } else if (digests[0].bad == 0 && reference != table) {
     const auto others = DeserializeParameters(reference);
-    text = PackMessage(others.ok() ? FirstDifference(0, *others, rank, parameters) : others.status());
+    const absl::Status differs = others.ok() ? FirstDifference(0, *others, rank, parameters) : others.status();
+    text = PackMessage(what.empty() ? differs : Annotate(differs, what));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Complaint> complaints,
                             Gather(communicator, Cut<Complaint>(text), by_holder));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<ShownSettings> shown,
                             Gather(communicator, Cut<ShownSettings>(settings), by_holder));
   if (!local.ok()) return local;
+  std::vector<std::pair<uint64_t, uint64_t>> tables;
+  std::vector<uint64_t> shown_as;
+  for (const Digest& digest : digests) {
+    tables.emplace_back(digest.table, digest.table_bytes);
+    shown_as.push_back(digest.settings);
+  }
+  const auto blaming = [&communicator](absl::Status status, int r) {
+    return WithFailedRank(std::move(status), communicator.WorldRank(Rank(r)).value());
+  };
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r][0] == '\0') continue;
-    return WithFailedRank(UnpackMessage(absl::StatusCode::kFailedPrecondition, TextOf(complaints[r])),
-                          communicator.WorldRank(Rank(static_cast<int>(r))).value());
+    return blaming(UnpackMessage(absl::StatusCode::kFailedPrecondition, TextOf(complaints[r])),
+                   digests[r].bad != 0 ? static_cast<int>(r) : OddOne(tables));
   }
-  const auto differs = std::find_if(digests.begin(), digests.end(),
-                                    [&](const Digest& digest) { return digest.settings != digests[0].settings; });
-  if (differs != digests.end()) {
-    return WithFailedRank(absl::FailedPreconditionError(SettingsThatDiffer(shown)),
-                          communicator.WorldRank(Rank(static_cast<int>(differs - digests.begin()))).value());
+  if (std::count(shown_as.begin(), shown_as.end(), shown_as[0]) != communicator.size()) {
+    return blaming(absl::FailedPreconditionError(SettingsThatDiffer(shown)), OddOne(shown_as));
   }
   return absl::InternalError("the ranks' parameter tables differ, but no difference was found");
 }

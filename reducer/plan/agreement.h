@@ -18,9 +18,10 @@ namespace lockstep {
 // equal. Otherwise a rank with an error of its own returns that. All others return the same FAILED_PRECONDITION: it
 // names the lowest rank with an error, the first difference from rank 0's table, or the settings that differ and the
 // ranks that have them. `settings` are for people: "average: before; hook: none; ...", named as the embedder knows
-// them. `by_holder` as in CollectiveRequest.
+// them. `by_holder` as in CollectiveRequest. `what` says which table differs, if it is not that of the gradients.
 absl::Status AgreeOnParameters(Communicator& communicator, const absl::Status& local, const std::string& settings,
-                               absl::Span<const Parameter> parameters, bool by_holder = false);
+                               absl::Span<const Parameter> parameters, bool by_holder = false,
+                               absl::string_view what = "");
 
 // The same for tensors without names whose bytes are to be copied between ranks. Strides are compared, too. A tensor of
 // this rank that is not dense memory of the host or of the communicator's device is INVALID_ARGUMENT. `what` names the

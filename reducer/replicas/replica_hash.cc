@@ -53,6 +53,13 @@ absl::StatusOr<TensorView> GeometryOf(const Parameter& tensor) {
   return TensorView::Create(&anywhere, tensor.dtype, tensor.shape, tensor.strides, tensor.device);
 }
 
+absl::Status CheckAddress(size_t index, const Parameter& tensor, const void* data) {
+  if (data == nullptr || GeometryOf(tensor)->dense()) return absl::OkStatus();
+  const auto view =
+      TensorView::Create(const_cast<void*>(data), tensor.dtype, tensor.shape, tensor.strides, tensor.device);
+  return Annotate(view.status(), Describe(index, tensor));
+}
+
 uint64_t HashOf(const Parameter& tensor, const void* data, const TensorRange& range, uint64_t seed) {
   const size_t size = SizeOf(tensor.dtype);
   if (GeometryOf(tensor)->dense()) {  // it may lie at any address
@@ -97,7 +104,11 @@ absl::StatusOr<std::unique_ptr<ReplicaHash>> ReplicaHash::Create(absl::Span<cons
 }
 
 ReplicaHash::ReplicaHash(absl::Span<const Parameter> tensors, const kernels::BucketKernels* kernels)
-    : tensors_(tensors.begin(), tensors.end()), slices_(CutIntoSlices(tensors)), kernels_(kernels) {}
+    : tensors_(tensors.begin(), tensors.end()), slices_(CutIntoSlices(tensors)), kernels_(kernels) {
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (!GeometryOf(tensors[t])->dense()) with_gaps_.push_back(t);
+  }
+}
 
 absl::Status ReplicaHash::Check(absl::Span<const void* const> data, const Stream* stream) const {
   if (!data.empty() && data.size() != tensors_.size()) {
@@ -106,6 +117,10 @@ absl::Status ReplicaHash::Check(absl::Span<const void* const> data, const Stream
   }
   if (kernels_ != nullptr && !data.empty() && stream == nullptr) {
     return absl::InvalidArgumentError("replicas: they are on a device, and no stream is given");
+  }
+  for (const size_t t : with_gaps_) {
+    if (data.empty()) break;
+    LOCKSTEP_RETURN_IF_ERROR(Annotate(CheckAddress(t, tensors_[t], data[t]), "replicas"));
   }
   return absl::OkStatus();
 }

@@ -42,7 +42,11 @@ std::vector<std::vector<TensorRange>> CutIntoSlices(absl::Span<const Parameter> 
 // ERRORS  INVALID_ARGUMENT  as of TensorView::Create
 absl::StatusOr<TensorView> GeometryOf(const Parameter& tensor);
 
-// XXH3 of a range's bytes, after `seed`. `data` is memory of the host, where the tensor begins.
+// Whether HashOf can read a tensor of the table there. One with gaps has to be aligned to its elements.
+// ERRORS  INVALID_ARGUMENT  it is not; the message names the tensor
+absl::Status CheckAddress(size_t index, const Parameter& tensor, const void* data);
+
+// XXH3 of a range's bytes, after `seed`. `data` is memory of the host, where the tensor begins. REQUIRES  CheckAddress is OK
 uint64_t HashOf(const Parameter& tensor, const void* data, const TensorRange& range, uint64_t seed);
 
 class ReplicaHash {
@@ -56,7 +60,8 @@ class ReplicaHash {
   static constexpr size_t kSlices = 61;  // or one
   size_t slices() const { return slices_.size(); }
 
-  // ERRORS  INVALID_ARGUMENT  there are too few or too many addresses, or they are on a device and there is no stream
+  // ERRORS  INVALID_ARGUMENT  there are too few or too many addresses, or one that is not aligned, or they are on a device and there is no
+  //                           stream
   absl::Status Check(absl::Span<const void* const> data, const Stream* stream) const;
 
   // Hashes the slice of this step. `data` has the address of each tensor, or null for a tensor that is left out of this step; empty: no
@@ -81,6 +86,7 @@ class ReplicaHash {
                        OnDevice& place);
 
   const std::vector<Parameter> tensors_;
+  std::vector<size_t> with_gaps_;
   const std::vector<std::vector<TensorRange>> slices_;
   const kernels::BucketKernels* const kernels_;
   OnDevice on_device_[2];

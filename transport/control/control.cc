@@ -283,8 +283,8 @@ class Search {
     const bool other_host = record->host != host || record->host_id != control::HostWord(options_.host_id);
     if (record->address.loopback() && other_host && believe_.passed()) {
       return Fail(absl::FailedPreconditionError(absl::StrCat(Describe(rank_zero), " listens on loopback (",
-                                                             record->address.ToString(), "), which host ", host,
-                                                             " cannot reach: see LOCKSTEP_INTERFACE")));
+                                                             record->address.ToString(), "), which host ",
+                                                             Clipped(host), " cannot reach: see LOCKSTEP_INTERFACE")));
     }
     // Rank 0 may have died in a set-up before this, and be about to come again. It has the peer timeout for that, unless its address
     // is too old to be of this set-up.

@@ -57,8 +57,8 @@ class Writer {
     Put(std::string(status.message()));
   }
   void Put(const Member& member) {
-    (*this)(member.rank, member.host, member.host_id, member.pid, member.data_address, member.shm_address,
-            member.ofi_address, member.cores);
+    (*this)(member.rank, member.host, member.host_id, member.pid, member.launched_as, member.data_address,
+            member.shm_address, member.ofi_address, member.cores);
   }
   void Put(const Progress& progress) { (*this)(progress.started, progress.completed); }
   template <typename A, typename B>
@@ -153,8 +153,8 @@ class Reader {
     *status = absl::Status(static_cast<absl::StatusCode>(code), message);
   }
   void Get(Member* member) {
-    (*this)(member->rank, member->host, member->host_id, member->pid, member->data_address, member->shm_address,
-            member->ofi_address, member->cores);
+    (*this)(member->rank, member->host, member->host_id, member->pid, member->launched_as, member->data_address,
+            member->shm_address, member->ofi_address, member->cores);
   }
   void Get(Progress* progress) { (*this)(progress->started, progress->completed); }
   template <typename A, typename B>

@@ -6,7 +6,7 @@
 //   status    = code:u32 string                     an absl::StatusCode, never OK
 //   error     = status info:string                  info is what base/error_info.h says of the error
 //   address   = string                              "10.0.0.7:4411", "[fe80::1%eth0]:4411"; empty for none
-//   member    = rank:u32 host:string host_id:string pid:i64 address shm_address:string ofi_address:string
+//   member    = rank:u32 host:string host_id:string pid:i64 launched_as:i64 address shm_address:string ofi_address:string
 //               list(word:u64)
 //   progress  = channel:u32 started:u64 completed:u64
 //   posted    = rank:u32 string
@@ -67,7 +67,7 @@
 namespace lockstep::control {
 
 inline constexpr uint32_t kMagic = 0x4354534c;  // "LSTC"
-inline constexpr uint16_t kVersion = 5;
+inline constexpr uint16_t kVersion = 6;
 
 // Limits of a frame (its `length`): before the hello was understood, from a rank, from the coordinator.
 inline constexpr size_t kHelloBytesMax = 4096;

@@ -30,6 +30,7 @@ Member SomeMember(int rank) {
   member.host = "host b";
   member.host_id = std::string("id\0with nul", 11);
   member.pid = 7100 + rank;
+  member.launched_as = 10 + rank;
   member.data_address = *SocketAddress::Parse("[2001:db8::1]:4411");
   member.shm_address = "lockstep-1-2";
   member.ofi_address = "tcp;ofi_rxm 0200";
@@ -109,7 +110,7 @@ TEST(ControlProtocol, BytesOnTheWireAreAsDocumented) {
   EXPECT_EQ(Encode(Hello{}).substr(0, 11), std::string("\x27\0\0\0"
                                                        "\x01"
                                                        "LSTC"
-                                                       "\x05\0",
+                                                       "\x06\0",
                                                        11));
 }
 
@@ -124,6 +125,7 @@ TEST(ControlProtocol, FieldsArriveAsSent) {
   EXPECT_EQ(join.member.data_address.ToString(), "[2001:db8::1]:4411");
   EXPECT_EQ(join.member.shm_address, "lockstep-1-2");
   EXPECT_EQ(join.member.ofi_address, "tcp;ofi_rxm 0200");
+  EXPECT_EQ(join.member.launched_as, 10 + join.member.rank.value());
   EXPECT_EQ(join.member.cores, (std::vector<uint64_t>{5, uint64_t{1} << 63}));
   EXPECT_EQ(join.options, std::vector<AgreedOption>({{"name", "value"}}));
 }
@@ -274,16 +276,16 @@ TEST(CoordinatorRecord, ErrorsDoNotTellASecret) {
 
 TEST(CoordinatorRecord, AnythingElseIsInvalid) {
   for (const char* text :
-       {"", "lockstep-control", "lockstep-control 5 10.0.0.7:4411 x 71 1 9 - - host",
-        "lockstep-control 5 10.0.0.7 5 71 1 9 - - host", "lockstep-control 5 10.0.0.7:4411 5 71 x 9 - - host",
-        "lockstep-control 5 10.0.0.7:4411 5 71 1 x - - host", "lockstep-control 5 10.0.0.7:4411 5 71 1 9 - -",
-        "something-else 5 10.0.0.7:4411 5 71 1 9 - - host", "lockstep-control 5 10.0.0.7:4411 5 71 1 9 - 0123 host",
+       {"", "lockstep-control", "lockstep-control 6 10.0.0.7:4411 x 71 1 9 - - host",
+        "lockstep-control 6 10.0.0.7 5 71 1 9 - - host", "lockstep-control 6 10.0.0.7:4411 5 71 x 9 - - host",
+        "lockstep-control 6 10.0.0.7:4411 5 71 1 x - - host", "lockstep-control 6 10.0.0.7:4411 5 71 1 9 - -",
+        "something-else 6 10.0.0.7:4411 5 71 1 9 - - host", "lockstep-control 6 10.0.0.7:4411 5 71 1 9 - 0123 host",
         "lockstep-control one 10.0.0.7:4411 5 71 1 9 - - host"}) {
     EXPECT_THAT(DecodeCoordinatorRecord(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(DecodeCoordinatorRecord("lockstep-control 9 10.0.0.7:4411 5 71 host"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0 speaks control protocol version 9, this rank 5")));
+                       HasSubstr("rank 0 speaks control protocol version 9, this rank 6")));
 }
 
 TEST(FailureRecord, SurvivesTheStore) {

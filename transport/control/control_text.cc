@@ -107,9 +107,14 @@ std::string MismatchText(absl::Span<const std::string> called) {
 }
 
 int OddOne(absl::Span<const std::string> called) {
-  const auto groups = GroupByCall(called);
-  const bool first_is_alone = groups.size() == 2 && groups[0].first.size() == 1 && groups[1].first.size() > 1;
-  return groups[first_is_alone ? 0 : 1].first[0];
+  std::vector<int> ranks;
+  std::vector<absl::string_view> texts;
+  for (size_t rank = 0; rank < called.size(); ++rank) {
+    if (called[rank].empty()) continue;
+    ranks.push_back(static_cast<int>(rank));
+    texts.push_back(called[rank]);
+  }
+  return ranks[lockstep::OddOne(texts)];
 }
 
 LateReport DescribeLate(absl::string_view operation, uint64_t sequence, absl::Span<const LateRank> ranks) {

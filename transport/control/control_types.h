@@ -23,6 +23,8 @@ struct Member {
   std::string host;     // host name, for messages
   std::string host_id;  // equal on ranks that share a host: boot id and namespace, or LOCKSTEP_HOST_ID
   int64_t pid = 0;
+  // Its rank among the processes of lockstep-run's job, of which this world may be a part; -1: it has none.
+  int64_t launched_as = -1;
   SocketAddress data_address;  // where it listens for TCP; none if it does not
   std::string shm_address;     // of its shared memory; "none: " and the reason if it has none; empty if it does not try
   std::string ofi_address;     // of the transport that carries everything, as libfabric; empty if there is none

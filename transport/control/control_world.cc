@@ -170,11 +170,11 @@ void World::FormOrFail() {
   }
   const std::string differences = OptionDifferences(options);
   if (!differences.empty()) {
-    const auto first =
-        std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.options != slots_[0].options; });
+    std::vector<std::vector<AgreedOption>> given;
+    for (const Slot& slot : slots_) given.push_back(slot.options);
     return FailSetup(
         WithFailedRank(absl::FailedPreconditionError(absl::StrCat("options differ between ranks: ", differences)),
-                       static_cast<int>(first - slots_.begin())));
+                       lockstep::OddOne(given)));
   }
   if (const std::string unreachable = UnreachableText(members); !unreachable.empty()) {
     return FailSetup(absl::FailedPreconditionError(unreachable));

@@ -120,7 +120,7 @@ TEST_F(WorldTest, HellosThatDoNotBelongAreRefusedWithTheReason) {
   };
   Reject reject = answer([](Hello* hello) { hello->version = 9; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 0 speaks control protocol version 5, this rank 9")));
+                                      HasSubstr("rank 0 speaks control protocol version 6, this rank 9")));
   reject = answer([](Hello* hello) { hello->job_id = "other"; });
   EXPECT_THAT(reject.status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                       AllOf(HasSubstr("another job is here"), HasSubstr("and not job 'other'"))));

@@ -348,7 +348,7 @@ void NcclCommunicator::OnFailure(const absl::Status& status) {
   comm_->AbortSoon();
   // Somebody may be comparing calls with a rank that has stopped calling.
   if (checks_ != nullptr && checks_->status().ok()) checks_->Abort(std::string(status.message()));
-  ReportFailure({WorldRank(rank()), size()},
+  ReportFailure({WorldRank(rank()), size(), options_.launched_as.get()},
                 absl::StrCat("rank ", rank().value(), ": collectives on ", Name(accelerator()->id()), " failed"),
                 status, operations_.Records(SIZE_MAX));
 }

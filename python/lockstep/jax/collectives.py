@@ -54,6 +54,9 @@ tie.defvjp(lambda values, token: (values, token), lambda token, gradient: (gradi
 
 def _start(name, communicator, option, x, token):
     x = jnp.asarray(x)
+    if x.dtype.name in _COPIED_AS_BYTES and name not in ('all_reduce', 'reduce_scatter'):
+        y, token = _start(name, communicator, option, jax.lax.bitcast_convert_type(x, jnp.uint8), token)
+        return jax.lax.bitcast_convert_type(y, x.dtype), token
     handlers.dtype_of(x, name)
     if _OPERATIONS[name].takes_ranks and x.shape[:1] != (communicator.size,):
         raise lockstep.InvalidArgument(f'{name}: the first axis of x is of the {communicator.size} ranks, and x has the shape {x.shape}')
@@ -143,6 +146,9 @@ def _require_linear(name, op):
     if op not in (lockstep.SUM, lockstep.AVG):
         raise lockstep.Unimplemented(f'{name}: only SUM and AVG have a gradient; put jax.lax.stop_gradient around x')
 
+
+# Lockstep has no arithmetic of these, and they have no gradient.
+_COPIED_AS_BYTES = 'int16', 'uint16'
 
 # takes_ranks, gives_ranks: whether the first axis of input and output is of the ranks.
 _Operation = collections.namedtuple('_Operation', ('takes_ranks', 'gives_ranks', 'transpose'))

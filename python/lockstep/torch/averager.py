@@ -131,6 +131,7 @@ class Averager:
         if replicas is not None:
             options.update(replicas=replicas.rows, on_drift=replicas.drifted)
         self.reducer = Reducer(communicator, rows, hook=hook, optimizer_step=optimizer_step and self._optimize, **options)
+        self._backend = communicator.of_backend
         self.records = Records(group, self.reducer, self.parameters)
         self._recording = None  # the records of the backward under way; None outside a backward
         self._views = self._new_views() if options.get('gradient_as_bucket_view') else None
@@ -549,6 +550,9 @@ class Averager:
         except lockstep.Error:
             if self._turn is not None:
                 self._turn.failed()
+            # If the process group has failed too, it runs the abort hooks (which write torch's flight records).
+            with contextlib.suppress(RuntimeError):  # other back ends have no errors to ask for
+                self._backend.get_error()
             raise
         finally:
             self._over()
@@ -689,6 +693,7 @@ class Averager:
             self._turn.join(group, communicator)
         old = self._views
         self.reducer.change_communicator(communicator)
+        self._backend = communicator.of_backend
         if self._replicas is not None:
             self._replicas.rank = communicator.rank
         self.planned = True

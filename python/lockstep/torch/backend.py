@@ -113,7 +113,7 @@ def _load_on_all(store, rank, size, timeout):
             look = now + timeout.total_seconds()
             before, counted = counted, ask(store.add, 'compiling', 0)
             if counted == before or now - began > library.LIMIT_S:
-                return min(timeout, datetime.timedelta(seconds=2))  # in which the library names the missing ranks
+                return min(timeout, datetime.timedelta(seconds=10))  # in which the library names the missing ranks
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.1)
     failure = ask(store.get, 'all have the library').decode()

@@ -60,7 +60,7 @@ def _address(communicator, one_host):
 def _serve(host, size, timeout):
     """A TCPStore at a port of LOCKSTEP_PORTS, or else at one of the system's choice."""
     ports, error = [0], None
-    if 'LOCKSTEP_PORTS' in os.environ:
+    if os.environ.get('LOCKSTEP_PORTS'):
         first, last = map(int, os.environ['LOCKSTEP_PORTS'].split('-'))
         ports = range(first, last + 1)
     for port in ports:

@@ -29,7 +29,7 @@ class Replicas:
         unknown = set(may_drift) - {name for name, _ in named_parameters}
         if unknown:
             raise lockstep.InvalidArgument(f'may_drift names {", ".join(sorted(unknown))}, which is no averaged parameter')
-        self._on_drift, self._warned, self._changed, self.rank = on_drift, False, [], rank  # in the communicator in use
+        self._on_drift, self._warned, self._changed, self.rank = on_drift, False, set(), rank  # in the communicator in use
         self._parameters = [(name, parameter) for name, parameter in named_parameters
                             if name not in may_drift and _can_be_compared(parameter)]
         self.rows = [_row(name, parameter) for name, parameter in self._parameters]
@@ -44,11 +44,12 @@ class Replicas:
             tensor = full.get(id(parameter)) if parameter.requires_grad else None
             if tensor is not None and tensor.dtype is dtype and tensor.shape == shape and tensor.stride() == strides:
                 found[index] = tensor.data_ptr()
-        if not (self._changed or all(found)):
-            self._changed = [repr(name) for (name, parameter), address in zip(self._parameters, found)
-                             if not address and parameter.requires_grad and parameter.numel()]
-            if self._changed:
-                warnings.warn(f'the replicas of parameter {", ".join(self._changed)} are not compared any more: its dtype, shape or memory '
+        if not all(found):
+            changed = [name for (name, parameter), address in zip(self._parameters, found)
+                       if not address and name not in self._changed and parameter.requires_grad and parameter.numel()]
+            if changed:
+                self._changed.update(changed)
+                warnings.warn(f'the replicas of parameter {", ".join(map(repr, changed))} are not compared any more: its dtype, shape or memory '
                               'format has changed since the module was wrapped. Wrap the module again after such a change', stacklevel=2)
         return found
 

@@ -458,7 +458,7 @@ class Backend : public c10d::Backend {
       operation->results.insert(operation->results.end(), call->results.begin(), call->results.end());
     }
     auto work = NewWork(operation);
-    communicator->Call(lockstep_group_end, &operation->work);
+    Reporting(operation, *communicator, [&] { communicator->Call(lockstep_group_end, &operation->work); });
     Observe(operation);
     return work;
   }
@@ -520,6 +520,8 @@ class Backend : public c10d::Backend {
     lockstep_code code = host_->Status();
     if (code == LOCKSTEP_OK && gpu != nullptr) code = gpu->Status();
     if (code == LOCKSTEP_OK) return c10d::ErrorType::SUCCESS;
+    // Perhaps no operation has met the failure: the wrapper, whose collectives are its reducer's, asks after a failed step.
+    if (code != LOCKSTEP_CANCELLED) hooks_->Abort();
     if (code == LOCKSTEP_DEADLINE_EXCEEDED) return c10d::ErrorType::TIMEOUT;
     return code == LOCKSTEP_ABORTED ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
   }
@@ -596,11 +598,23 @@ class Backend : public c10d::Backend {
     if (operation->end_of_event || hooks_->WantCompletion()) Check(CompleteWhenDone(operation, nullptr).release());
   }
 
+  // Makes the call that starts an operation. If the communicator has failed, the operation ends here and never has a lockstep_work.
+  template <typename Call>
+  static void Reporting(const OperationPtr& operation, Communicator& communicator, const Call& call) {
+    try {
+      call();
+    } catch (const c10::DistBackendError&) {
+      if (const ErrorPtr error = communicator.Error()) operation->Report(error.get());
+      throw;
+    }
+  }
+
   // function(communicator, arguments...), in an event with the metadata of the collective.
   template <typename Function, typename... Arguments>
   void Issue(const OperationPtr& operation, Communicator& communicator, const Function& function,
              const Arguments&... arguments) {
-    if (!at::hasCallbacks()) return communicator.Call(function, arguments...);
+    const auto call = [&] { communicator.Call(function, arguments...); };
+    if (!at::hasCallbacks()) return Reporting(operation, communicator, call);
     const std::vector<uint64_t>& world = setup_.global_ranks;
     const int first = world.empty() ? 0 : static_cast<int>(world[0]);
     const int stride = world.size() < 2 ? 1 : static_cast<int>(world[1] - world[0]);
@@ -614,7 +628,7 @@ class Backend : public c10d::Backend {
         name, Elements(operation->inputs), Elements(operation->results),
         operation->inputs.empty() ? at::kByte : operation->inputs[0].scalar_type(), operation->input_splits,
         operation->output_splits, first, stride, size_, operation->asynchronous);
-    communicator.Call(function, arguments...);
+    Reporting(operation, communicator, call);
   }
 
   // Starts an operation: function(communicator, arguments..., &work). If it is not asynchronous, it is done when this returns, unless the
@@ -701,12 +715,7 @@ class Backend : public c10d::Backend {
     const lockstep_stream c_stream = {stream.native_handle(), LOCKSTEP_CUDA, stream.device_index()};
     operation->hooks = hooks_;
     operation->asynchronous = asynchronous;
-    try {
-      Issue(operation, *communicator, function, arguments..., &c_stream, nullptr);
-    } catch (const c10::DistBackendError&) {
-      if (const ErrorPtr error = communicator->Error()) operation->Report(error.get());
-      throw;
-    }
+    Issue(operation, *communicator, function, arguments..., &c_stream, nullptr);
     {
       const c10::StreamGuard on(stream);
       operation->Finish();
@@ -798,6 +807,7 @@ class Backend : public c10d::Backend {
     return Counted(tensor, std::move(splits));
   }
 
+  // Relaxed: a thread that has a group open wrote the value itself, and to another one any other value is the same.
   bool InGroup() const { return group_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 
   const std::shared_ptr<Communicator> host_;
