@@ -1,5 +1,6 @@
 // A rank that is stopped in the middle of a set-up, where nothing but the ranks of its host waits for it: the others are told as they would
-// be in a step. Method: three processes, one of which stops itself as it is about to connect to another one.
+// be in a step. Method: three processes, one of which stops itself as it is about to connect to another one or, over TCP, where the first
+// call connects, as it is about to listen.
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -37,6 +38,7 @@ Deadline Soon() { return Deadline::AfterMs(40'000); }
 
 // The family of the address at which this process stops itself, and how many such connections come before: to rank 0's coordinator.
 std::atomic<int> stops_at{AF_UNSPEC}, before{0};
+std::atomic<bool> stops_at_listen{false};
 
 // Arguments: the address of the store, the transport. Says how making the world went.
 LOCKSTEP_RANK_FUNCTION(MakesAWorld) {
@@ -46,7 +48,8 @@ LOCKSTEP_RANK_FUNCTION(MakesAWorld) {
   options.setup_timeout = std::chrono::minutes(10);
   options.peer_timeout = std::chrono::milliseconds(2000);
   if (self.rank() == kVictim) {
-    stops_at = options.transport == "ofi" ? AF_INET : AF_UNIX;
+    stops_at_listen = options.transport == "tcp";
+    if (options.transport != "tcp") stops_at = options.transport == "ofi" ? AF_INET : AF_UNIX;
     before = options.transport == "ofi";
   }
   return self.Send(World::Create(options).status().ToString());
@@ -54,7 +57,7 @@ LOCKSTEP_RANK_FUNCTION(MakesAWorld) {
 
 class WorldSetupFaultTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(WorldSetupFaultTest, ARankThatIsStoppedWhileItConnectsIsUnresponsive) {
+TEST_P(WorldSetupFaultTest, ARankThatIsStoppedInTheMiddleIsUnresponsive) {
   LOCKSTEP_ASSERT_OK_AND_ASSIGN(const auto store, ServeTestStore());
   ProcessGroup::Options options;
   options.size = kRanks;
@@ -68,7 +71,7 @@ TEST_P(WorldSetupFaultTest, ARankThatIsStoppedWhileItConnectsIsUnresponsive) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "shm", "ofi"),
+INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "shm", "tcp", "ofi"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
@@ -78,4 +81,9 @@ INSTANTIATE_TEST_SUITE_P(Over, WorldSetupFaultTest, ::testing::Values("auto", "s
 extern "C" __attribute__((visibility("default"))) int connect(int socket, const sockaddr* address, socklen_t bytes) {
   if (address->sa_family == lockstep::stops_at && --lockstep::before < 0) (void)raise(SIGSTOP);
   return static_cast<int>(syscall(SYS_connect, socket, address, bytes));
+}
+
+extern "C" __attribute__((visibility("default"))) int listen(int socket, int backlog) {
+  if (lockstep::stops_at_listen) (void)raise(SIGSTOP);
+  return static_cast<int>(syscall(SYS_listen, socket, backlog));
 }
