@@ -54,7 +54,7 @@ struct TransportCommunicatorOptions {
   WorldShape shape;                  // of these ranks
   std::shared_ptr<CostModel> costs;  // of the communicator that this one was split from, if any
   std::string description;           // how the ranks are connected and why
-  // Of PlaceInWorld; null: unknown.
+  // See PlaceInWorld; null: unknown.
   std::shared_ptr<const std::vector<int>> launched_as;
   // Of this process's communicators on the world; outlives them. Null: this is the only one, and cannot be split.
   ChannelRegistry* registry = nullptr;

@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// A process in its world. launched_as, by world rank: the rank in lockstep-run's job, -1 if there is none. Without it (null) the launcher
-// follows the blame only if it started a world of that size with this process as that rank.
+// A process in its world. launched_as has, for each rank of the world, the rank that lockstep-run gave that process, or -1. Without it
+// (null) the launcher follows the blame only if it started a world of that size with this process as that rank.
 struct PlaceInWorld {
   Rank rank;
   int size = 1;

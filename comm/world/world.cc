@@ -321,7 +321,7 @@ struct World::Parts {
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<TransportCommunicator> communicator_;
-  std::shared_ptr<const std::vector<int>> launched_as_;  // of PlaceInWorld
+  std::shared_ptr<const std::vector<int>> launched_as_;  // see PlaceInWorld
   std::unique_ptr<Communicator> on_device_;              // over communicator_; null where no device is named
 };
 

@@ -50,8 +50,8 @@ class GradientClaims {
   // ERRORS  INVALID_ARGUMENT  another claim has some of the memory; the message names both parameters; nothing was claimed
   absl::Status Claim(size_t parameter, const TensorView& gradient, const TensorView& target, const void* view,
                      Until until, bool ordered);
-  // This reducer writes the parameter's `view` although a claim of it failed: a bucket's collective covers all views. Reducers that hold
-  // the memory learn it from TakeOverwritten. Writes members of theirs, under the same lock.
+  // This reducer writes the parameter's `view` although its claim failed: a bucket's collective covers all views. Reducers that hold the
+  // memory learn it from TakeOverwritten. Writes members of theirs, under the same lock.
   void Overwrite(size_t parameter, const void* view) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Whether another reducer has overwritten memory of this one since the last call.
   // ERRORS  FAILED_PRECONDITION  it has; the message names both parameters

@@ -57,7 +57,7 @@ TEST(GradientClaims, WithGapsMayLieBetweenEachOther) {
   EXPECT_FALSE(Claim(claims, 2, column(1)));
 }
 
-// Of a bucket that cannot leave out a view.
+// A bucket cannot leave out a view.
 TEST(GradientClaims, ThatAreOverwrittenAreKnownToTheirOwnerOnce) {
   GradientClaims owner(Table()), other(Table());
   EXPECT_TRUE(Claim(owner, 3, At(0, 10)));

@@ -61,7 +61,7 @@ struct NcclCommunicatorOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);       // of calls that name none
   std::chrono::milliseconds setup_timeout = std::chrono::minutes(2);  // of creation, and of each split
   size_t flight_records = 256;
-  std::shared_ptr<const std::vector<int>> launched_as;  // of PlaceInWorld; null: unknown
+  std::shared_ptr<const std::vector<int>> launched_as;  // see PlaceInWorld; null: unknown
 };
 
 class NcclCommunicator : public DeviceCommunicator, private DeviceWatchdog::Client {
