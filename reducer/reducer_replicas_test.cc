@@ -256,7 +256,8 @@ TEST(Replicas, TablesAreComparedAndOnTheDeviceOfTheGradients) {
   RunWorld(2, [](Communicator& communicator) {
     ReducerOptions options = Caps({0});
     options.replicas = Vectors(2, communicator.rank() == Rank(0) ? 4 : 5);
-    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(), FailedPrecondition("replicas: the shape of parameter 0", "[5] on rank 1"));
+    EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(),
+                FailedPrecondition("replicas: the shape of parameter 0", "[5] on rank 1"));
     options.replicas = Vectors(2, 4);
     options.replicas[1].device = {DeviceKind::kCuda, 7};
     EXPECT_THAT(Reducer::Create(&communicator, Vectors(1, 4), options).status(),

@@ -49,8 +49,9 @@ class Replicas:
                        if not address and name not in self._changed and parameter.requires_grad and parameter.numel()]
             if changed:
                 self._changed.update(changed)
-                warnings.warn(f'the replicas of parameter {", ".join(map(repr, changed))} are not compared any more: its dtype, shape or memory '
-                              'format has changed since the module was wrapped. Wrap the module again after such a change', stacklevel=2)
+                names = ', '.join(map(repr, changed))
+                warnings.warn(f'the replicas of parameter {names} are not compared any more: its dtype, shape or memory format has changed '
+                              'since the module was wrapped. Wrap the module again after such a change', stacklevel=2)
         return found
 
     def drifted(self, error):
