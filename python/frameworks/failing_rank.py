@@ -1,6 +1,7 @@
 """KIND WAY CULPRIT: a rank of a job of plain Python, torch or Lightning, in which rank CULPRIT fails in its fourth step. The pairs are
-worlds or process groups of two ranks each."""
+worlds or process groups of two ranks each, and the pair of which none fails goes on until the launcher ends it."""
 
+import itertools
 import os
 import signal
 import sys
@@ -36,7 +37,7 @@ def run_python_pairs(at_step):
     import lockstep
     rank = int(os.environ['LOCKSTEP_RANK'])
     communicator = lockstep.init(rank=rank % 2, world_size=2, job_id=str(rank // 2))
-    for step in range(STEPS):
+    for step in itertools.count():
         at_step(rank, step)
         communicator.all_reduce(array.array('f', [1]))
 
@@ -46,7 +47,7 @@ def run_torch(at_step, pairs=False):
     import torch.distributed as dist
     dist.init_process_group('lockstep')
     group = dist.new_subgroups(2)[0] if pairs else None
-    for step in range(STEPS):
+    for step in itertools.count() if pairs else range(STEPS):
         at_step(dist.get_rank(), step)
         dist.all_reduce(torch.ones(4), group=group)
 
