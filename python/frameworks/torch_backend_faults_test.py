@@ -101,6 +101,8 @@ def dies_in_lockstep_data_parallel():
         loss.backward()
     except lockstep.Aborted as error:
         assert error.failed_rank == 1
+    else:
+        sys.exit(4)
     assert called.wait(60), 'no abort hook was called'
 
 
