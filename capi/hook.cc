@@ -25,6 +25,7 @@
 // Owned by the hook, one for each index, used again in each step; and by a completion that is not called yet.
 struct lockstep_hook_bucket {
   uint64_t fork_generation = lockstep::ForkGeneration();
+  std::atomic<bool> lent{false};  // to a hook_start whose completion is not called yet
   lockstep::HookBucket* bucket = nullptr;
   lockstep_communicator communicator;
   int64_t elements = 0;  // the shapes of what is given out
@@ -58,8 +59,10 @@ class BucketHandles {
     if (handles_.size() <= bucket.index) handles_.resize(bucket.index + 1);
     std::shared_ptr<lockstep_hook_bucket>& handle = handles_[bucket.index];
     // Not the handle of a step that failed, whose hook is not done yet.
-    if (handle == nullptr || handle.use_count() > 1) handle = std::make_shared<lockstep_hook_bucket>();
-    std::atomic_thread_fence(std::memory_order_acquire);  // use_count is relaxed; a completion releases the handle
+    if (handle == nullptr || handle->lent.load(std::memory_order_acquire)) {
+      handle = std::make_shared<lockstep_hook_bucket>();
+    }
+    handle->lent.store(!stream_ordered, std::memory_order_relaxed);
     handle->bucket = &bucket;
     handle->communicator.world = *world_;
     // A part goes before its world.
@@ -280,6 +283,7 @@ lockstep_error* lockstep_hook_bucket_run(lockstep_hook_bucket* bucket, lockstep_
 void lockstep_hook_complete(lockstep_hook_completion* completion, lockstep_error* error) {
   const absl::Status status = TakeError(error);
   if (completion == nullptr) return;
+  completion->bucket->lent.store(false, std::memory_order_release);
   completion->completion->Done(status);
   delete completion;
 }
