@@ -25,7 +25,8 @@
 // Owned by the hook, one for each index, used again in each step; and by a completion that is not called yet.
 struct lockstep_hook_bucket {
   uint64_t fork_generation = lockstep::ForkGeneration();
-  std::atomic<bool> lent{false};  // to a hook_start whose completion is not called yet
+  // To a hook_start whose completion is not called yet. Cleared with release: the hook's use of the handle comes before the next one.
+  std::atomic<bool> lent{false};
   lockstep::HookBucket* bucket = nullptr;
   lockstep_communicator communicator;
   int64_t elements = 0;  // the shapes of what is given out
@@ -62,7 +63,7 @@ class BucketHandles {
     if (handle == nullptr || handle->lent.load(std::memory_order_acquire)) {
       handle = std::make_shared<lockstep_hook_bucket>();
     }
-    handle->lent.store(!stream_ordered, std::memory_order_relaxed);
+    handle->lent.store(!stream_ordered, std::memory_order_relaxed);  // the completion that clears it is made later
     handle->bucket = &bucket;
     handle->communicator.world = *world_;
     // A part goes before its world.
