@@ -299,7 +299,7 @@ LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_status(const lockstep_comm
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_abort(lockstep_communicator* communicator, const char* reason);
 
 /* Changes the timeout of this rank's later operations that name none: timeout_ms of its options. Communicators that are made from this
- * one later inherit it.
+ * one later inherit it. So do the hooks of its reducers, from their next backward on.
  *   ERRORS   INVALID_ARGUMENT  timeout_ms is less than 1
  *   THREADS  any */
 LOCKSTEP_EXPORT lockstep_error* lockstep_communicator_set_timeout(lockstep_communicator* communicator,

@@ -263,6 +263,9 @@ class Communicator {
   virtual void SetTimeout(std::chrono::milliseconds timeout) {
     timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
   }
+  std::chrono::milliseconds timeout() const {
+    return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+  }
 
   // OK, or UNIMPLEMENTED for what this back end cannot do.
   virtual absl::Status Supports(Collective collective, DType dtype, ReduceOp op) const = 0;
@@ -313,9 +316,6 @@ class Communicator {
  protected:
   explicit Communicator(std::chrono::milliseconds timeout = std::chrono::minutes(30)) : timeout_ms_(timeout.count()) {}
 
-  std::chrono::milliseconds timeout() const {
-    return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
-  }
   // `given`, or timeout() if that is 0.
   std::chrono::milliseconds TimeoutOr(std::chrono::milliseconds given) const {
     return given.count() > 0 ? given : timeout();

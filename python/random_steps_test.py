@@ -16,6 +16,7 @@ import mmap
 import os
 import random
 import sys
+import threading
 import traceback
 import types
 import zlib
@@ -210,14 +211,28 @@ class Case:
             if self.is_thrown(self.backwards[-1]):
                 break
         self.syncs = [backward for backward in self.backwards if backward.sync]
+        self.interruption = self.draw_interruption(random.Random(f'{seed} of {size} ranks'))
 
     def __str__(self):
         options = {name: list(value) if isinstance(value, ffi.CData) else value for name, value in self.options.items() if value}
-        return f'{self.use}, hook {self.hook}, {self.transport}, {options}, {self.parameters}'
+        return f'{self.use}, hook {self.hook}, {self.transport}, {options}, {self.interruption}, {self.parameters}'
 
     def is_thrown(self, backward):
         """Whether throw_on_early_termination ends the run there."""
         return self.throws and len(backward.live) < self.size
+
+    def draw_interruption(self, rng):
+        """In some cases a rank does not finish the last backward. None, or its rank, what it does instead, and after how many actions."""
+        if not self.backwards or self.throws or rng.random() > 0.15:
+            return None
+        last, kind = self.backwards[-1], rng.choice(['abort', 'abort', 'destroy', 'destroy', 'silence'])
+        rank = rng.choice(last.live)
+        turn = last.turns[rank]
+        after = rng.randrange(len(turn.actions) + 1)
+        left = {action.index for action in turn.actions[after:] if action.call == 'mark' and action.code == OK} - self.delayed
+        # A bucket waits for these. One whose hook calls no collective does not.
+        fails = self.hook != 'noop' and any(p.index in left and math.prod(p.shape) for p in self.dense)
+        return types.SimpleNamespace(rank=rank, kind=kind, after=after, fails=fails)
 
     def draw_parameter(self, index):
         ignored, sparse, strides = self.chance(0.08), self.chance(0.12), None
@@ -482,8 +497,9 @@ class Contract:
 # ---- One rank's run of a case
 
 class Run:
-    def __init__(self, case, rank, communicator, arena):
-        self.case, self.rank, self.communicator, self.arena = case, rank, communicator, arena
+    def __init__(self, case, side, communicator, arena):
+        """side: a communicator of the test's, which outlives the case."""
+        self.case, self.side, self.rank, self.communicator, self.arena = case, side, side.rank, communicator, arena
         self.tensors, self.kept, self.problems, self.records = {}, [], [], []
         self.number, self.version, self.joining, self.leads = 0, 1, False, random.Random(case.seed)
         self.reducer = self.create()
@@ -539,7 +555,8 @@ class Run:
                     for code, call in self.wrong_calls(None):
                         self.expect(call(), code, 'between backwards')
                 self.backward(backward, backward.turns[self.rank])
-        if self.case.options['uneven_inputs'] and not (self.case.throws and self.rank in self.case.backwards[-1].live):
+        ended = (self.case.throws or self.case.interruption) and self.rank in self.case.backwards[-1].live
+        if self.case.options['uneven_inputs'] and not ended:
             self.join()
         lib.lockstep_reducer_destroy(self.reducer)
         self.require(not self.problems, self.problems)
@@ -587,6 +604,11 @@ class Run:
             self.lend(self.place(index, mark))
         if backward.replan:
             check(lib.lockstep_reducer_request_replan(self.reducer))
+        end = self.case.interruption
+        ends_early = end and backward is self.case.backwards[-1]
+        if ends_early:
+            self.side.barrier()
+            self.communicator.set_timeout(1 if end.kind == 'silence' else 60)
         begin = self.backward_options(turn.unused, not backward.sync)
         self.expect(lib.lockstep_reducer_begin_backward(self.reducer, begin), OK, 'begin_backward')
         if self.version != lib.lockstep_reducer_plan_version(self.reducer):
@@ -595,6 +617,9 @@ class Run:
                 if isinstance(view, View):
                     view.find()
         idle -= set(turn.unused or ()) | self.case.delayed
+        if ends_early:
+            self.side.barrier()  # an abort before begin_backward is another case
+            return self.end_early(end)
         for action in turn.actions:
             if action.call == 'unused':
                 self.write_views(idle & {action.index}, 2)
@@ -687,26 +712,66 @@ class Run:
         self.require(all(f'rank {rank}: ' in text for rank in guilty), f'not all of the ranks {guilty} in: {text}')
         wrong = [rank for rank, other in backward.turns.items() if other.complaint or other.fails_in]
         self.require(not guilty or (code == WRONG_STATE and failed_rank in wrong), f'code {code}, failed rank {failed_rank}: {text}')
-        bits = {}
-        for p in self.case.active:
-            average = self.case.average(backward, p, self.rank)
-            self.check_state(p, self.place(p.index, turn.given.get(p.index)), average, failed)
-            if not failed:
-                bits[p.index] = self.check_average(p, average)
+        bits = self.check_gradients(backward, failed)
         used = set().union(*[other.given for other in backward.turns.values()])
         self.require(failed or not self.case.optimizer or self.optimized == used, f'the optimizer had {self.optimized}, not {used}')
         self.records.append((text, bits))
 
+    def check_gradients(self, backward, failed):
+        bits = {}
+        for p in self.case.active:
+            average = self.case.average(backward, p, self.rank)
+            self.check_state(p, self.place(p.index, self.turn.given.get(p.index)), average, failed)
+            if not failed:
+                bits[p.index] = self.check_average(p, average)
+        return bits
+
+    def end_early(self, end):
+        """A backward that one rank does not finish. It ends on all ranks, which then have their memory."""
+        backward, turn, ours, bits = self.sync, self.turn, end.rank == self.rank, {}
+        for action in turn.actions[:end.after if ours else None]:
+            if action.call != 'wrong call':
+                self.act(action)
+        if ours:
+            marks = [action.mark for action in turn.actions[:end.after] if action.call == 'mark' and action.code == OK]
+            self.turn = types.SimpleNamespace(fails_in=turn.fails_in, given={**turn.pending, **{mark.index: mark for mark in marks}})
+        if ours and end.kind == 'abort':
+            self.communicator.abort('the end of the case')
+        if ours and end.kind == 'destroy':
+            lib.lockstep_reducer_destroy(self.reducer)
+            self.reducer = ffi.NULL
+            self.tensors = {key: tensor for key, tensor in self.tensors.items() if not isinstance(tensor, View)}
+        else:
+            if ours and end.kind == 'silence':
+                self.side.barrier()
+            error = lib.lockstep_reducer_end_backward(self.reducer, ffi.NULL)
+            failed, named = error != ffi.NULL, lib.lockstep_error_failed_rank(error)
+            text = ffi.string(lib.lockstep_error_message(error)).decode()
+            lib.lockstep_error_free(error)
+            self.require(failed or not end.fails, f'a backward that rank {end.rank} has not finished has not failed')
+            alone = backward.outcome == 'ok' and not ours
+            self.require(not failed or not alone or named == end.rank, f'the error names rank {named}, not {end.rank}: {text}')
+            bits = self.check_gradients(backward, failed)
+        if not (ours and end.kind == 'silence'):
+            self.side.barrier()
+        if ours:
+            self.communicator.abort('the end of the case')
+        for tensor in self.tensors.values():
+            tensor.take_back()
+        self.require(not self.problems, self.problems)
+        self.records.append(('', bits))
+
     def check_state(self, p, place, average, failed):
         """What the reducer says of a gradient holds. After a failure it is as it was or an average, unless it lives in a bucket or went
-        through a hook; with preserve_gradients it is as it was."""
+        through a hook, or the communicator failed; with preserve_gradients it is as it was."""
         out = ffi.new('lockstep_gradient_state*')
         check(lib.lockstep_reducer_gradient_state(self.reducer, p.index, out))
         state, averaged = out[0], place and place.array.size and average is not None
         allowed = [lib.LOCKSTEP_GRADIENT_UNCHANGED if failed or not averaged else lib.LOCKSTEP_GRADIENT_AVERAGED]
         if failed and not self.case.options['preserve_gradients']:
             allowed += [lib.LOCKSTEP_GRADIENT_AVERAGED] * bool(averaged)
-            allowed += [lib.LOCKSTEP_GRADIENT_UNDEFINED] * bool(isinstance(place, View) or self.case.hook)
+            communicator_failed = self.communicator.status() is not None
+            allowed += [lib.LOCKSTEP_GRADIENT_UNDEFINED] * bool(isinstance(place, View) or self.case.hook or communicator_failed)
         self.require(state in allowed, f'the state of {p} is {state}, not in {allowed}')
         if place and state == lib.LOCKSTEP_GRADIENT_UNCHANGED:
             self.require(place.array.tobytes() == place.expected.tobytes(), f'{p} is not as it was')
@@ -756,10 +821,21 @@ class Run:
         self.joining, model, steps = True, Block(self.arena, BY_NAME['F32'], [5], None), self.case.steps
         model.write([self.rank] * 5)
         model.lend()
+        if self.case.interruption:
+            return self.join_early(model)
         error = lib.lockstep_reducer_join(self.reducer, model.tensor, 1, ffi.NULL, 0)
         self.expect(error, WRONG_STATE if self.case.throws else OK, 'join')
         last = max(rank for rank in range(self.case.size) if steps[rank] == max(steps))
         self.require(self.case.throws or list(model.array) == [last] * 5, f'the model is {model.array}, not of rank {last}')
+
+    def join_early(self, model):
+        """Joins ranks of which one does not finish the last backward."""
+        meet = threading.Thread(target=lambda: [self.side.barrier() for _ in range(3)])
+        meet.start()
+        error = lib.lockstep_reducer_join(self.reducer, model.tensor, 1, ffi.NULL, 0)
+        self.require(error != ffi.NULL, 'join has not failed')
+        lib.lockstep_error_free(error)
+        meet.join()
 
     # Callbacks.
 
@@ -848,9 +924,12 @@ def main():
             print('seed', seed, flush=True)
         case = Case(seed, side.size)
         arena = shared[case.transport] if case.shares_memory else own
-        records = Run(case, side.rank, communicators[case.transport], arena).run()
-        arena.clear()
+        communicator = communicators[case.transport]
+        if case.interruption:
+            communicator = communicator.duplicate()
+        records = Run(case, side, communicator, arena).run()
         compare_ranks(case, side.all_gather_object(records, allow_pickle=True))
+        arena.clear()
 
 
 if __name__ == '__main__':

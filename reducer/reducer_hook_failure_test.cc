@@ -208,6 +208,23 @@ TEST_F(HookFailureTest, OfOneRankEndsAHookThatDoesNotUseItsCommunicator) {
   unfinished.CompleteAll();
 }
 
+// A hook's communicator was made before. Rank 1 does not call what rank 0's hook waits for.
+TEST_F(HookFailureTest, HooksHaveATimeoutThatTheCommunicatorGotLater) {
+  Run(2, [](Communicator& communicator) {
+    const bool waits = communicator.rank() == Rank(0);
+    const auto start = [waits](HookBucket& bucket, std::shared_ptr<HookCompletion> completion) {
+      completion->Done(waits ? bucket.communicator->Run(AverageOf(bucket)) : absl::OkStatus());
+    };
+    Worker worker(communicator, Vectors(1, 100),
+                  BucketEach(MakeHostCompletedHook("alone", std::chrono::hours(24), start)));
+    if (waits) communicator.SetTimeout(std::chrono::milliseconds(100));
+    worker.BeginStep(0);
+    worker.MarkAll({0});
+    const absl::Status ended = worker.End();
+    EXPECT_THAT(ended.message(), waits ? HasSubstr("did not finish in time") : Not(IsEmpty()));
+  });
+}
+
 // While one thread is in EndBackward, another one ends rank 1's communicator. Meanwhile hooks hang on every rank, on rank 1 alone, or on
 // the other ranks, which wait for rank 1. No deadline ends them.
 TEST_F(HookFailureTest, HooksThatHangEndWithTheReducersCommunicator) {

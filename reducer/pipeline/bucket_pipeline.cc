@@ -93,6 +93,7 @@ void BucketPipeline::Begin(const Step& step) {
   step_ = step;
   hook_issue_failed_ = false;
   stepped_.clear();
+  if (hook_communicator_ != nullptr) hook_communicator_->SetTimeout(communicator_->timeout());  // it may have changed
 }
 
 absl::Status BucketPipeline::Launch(Bucket& bucket) {
