@@ -220,7 +220,11 @@ static void Start(void* context, lockstep_hook_bucket* bucket, lockstep_communic
   task->completion = completion;
   MISUSED(lockstep_hook_bucket_run(bucket, Refuse, NULL), "hook_issue");
   CallReducer(communicator);
-  if (task->is_late) return;
+  if (task->is_late) {
+    /* The hooks of both ranks start before one is too late. Its failure may end the barrier. */
+    lockstep_error_free(lockstep_barrier(communicator, NULL, NULL, NULL));
+    return;
+  }
   if (step == 1) {
     CHECK(pthread_create(&task->thread, NULL, AverageAndComplete, task) == 0);
   } else if (lockstep_communicator_rank(communicator) == 0) {

@@ -87,8 +87,8 @@ class RawPeer {
     }
   }
   template <typename T>
-  absl::StatusOr<T> ReceiveA() {
-    absl::StatusOr<Message> message = Receive();
+  absl::StatusOr<T> ReceiveA(Deadline deadline = Soon()) {
+    absl::StatusOr<Message> message = Receive(deadline);
     if (!message.ok()) return message.status();
     if (T* body = std::get_if<T>(&*message)) return *std::move(body);
     return absl::InternalError("another message came");
@@ -359,10 +359,10 @@ TEST_P(CoordinatorTest, ARankThatBreaksTheProtocolIsNamed) {
 
 // Rank 1 asks for more than any buffer holds and never reads: the coordinator stays responsive, and says so to rank 0.
 TEST_P(CoordinatorTest, ARankThatDoesNotReadIsUnresponsive) {
-  Form();
+  Form(milliseconds(100'000));
   one_->Send(PostMessage{1, 1, std::string(kPostedBytesMax, 'x')});
   for (uint64_t request = 0; request < 1000; ++request) one_->Send(AwaitMessages{request, 1, 1, 1});
-  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero_->ReceiveA<FailureMessage>());
+  LOCKSTEP_ASSERT_OK_AND_ASSIGN(const FailureMessage failure, zero_->ReceiveA<FailureMessage>(Deadline::Infinite()));
   EXPECT_THAT(failure.status,
               StatusIs(absl::StatusCode::kAborted,
                        "rank 1 (host h, pid 71) is unresponsive: it does not read its control connection"));
