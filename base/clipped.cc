@@ -20,13 +20,18 @@ std::string Clipped(absl::string_view text) {
     while (end > kBytesMax - 4 && Continues(text[end])) --end;
   }
   std::string shown;
-  for (const char byte : text.substr(0, end)) {
-    const auto value = static_cast<unsigned char>(byte);
-    if (value < 0x20 || value == 0x7F) {
+  bool second_of_control = false;
+  for (size_t i = 0; i < end; ++i) {
+    const auto value = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are controls too, and UTF-8 writes them as C2 and another byte.
+    const bool first_of_control =
+        value == 0xC2 && i + 1 < end && (static_cast<unsigned char>(text[i + 1]) & 0xE0) == 0x80;
+    if (value < 0x20 || value == 0x7F || first_of_control || second_of_control) {
       absl::StrAppendFormat(&shown, "\\x%02x", value);
     } else {
-      shown.push_back(byte);
+      shown.push_back(text[i]);
     }
+    second_of_control = first_of_control;
   }
   if (end < text.size()) absl::StrAppend(&shown, "... (", text.size(), " bytes)");
   return shown;

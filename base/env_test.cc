@@ -117,6 +117,7 @@ TEST_F(EnvTest, LongValuesAreNotEchoedWhole) {
 TEST_F(EnvTest, WhatIsEchoedIsClipped) {
   EXPECT_EQ(Clipped("as it \"is\" \xC3\xA4"), "as it \"is\" \xC3\xA4");
   EXPECT_EQ(Clipped("a\nb\x1B"), "a\\x0ab\\x1b");
+  EXPECT_EQ(Clipped("\xC2\x9B, \xC2\xA9, \xC3\x9B"), "\\xc2\\x9b, \xC2\xA9, \xC3\x9B");
   EXPECT_EQ(Clipped(std::string(100, 'x')), std::string(100, 'x'));
   EXPECT_EQ(Clipped(std::string(101, 'x')), std::string(100, 'x') + "... (101 bytes)");
   // Never half a character.

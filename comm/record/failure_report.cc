@@ -141,7 +141,9 @@ void ReportFailure(PlaceInWorld place, const std::string& what, const absl::Stat
     if (!own) left.logged_cause = reason;
     where = Append(&left, place, absl::StrCat(what, ": ", reason, "\nlast collectives, newest last:\n", records, "\n"));
   }
-  const std::string line = absl::StrCat(what, ": ", reason, " (flight records: ", where, ")");
+  const absl::string_view first = absl::string_view(reason).substr(0, reason.find('\n'));
+  const absl::string_view more = first.size() < reason.size() ? " ..." : "";
+  const std::string line = absl::StrCat(what, ": ", first, more, " (flight records: ", where, ")");
   if (logged) {
     LOCKSTEP_LOG(kInfo) << line;
   } else {

@@ -63,6 +63,16 @@ TEST_F(FailureReportTest, LogsAnErrorUnlessFourRanksOfTheJobHave) {
   EXPECT_EQ(log.lines().size(), 1);
 }
 
+TEST_F(FailureReportTest, AReasonOfManyLinesIsInTheFile) {
+  LogLines log;
+  ReportFailure({Rank(1), 4}, "rank 1: failed", absl::AbortedError("rank 2 aborted it: keys differ:\n  a\n  b"), "");
+  ASSERT_EQ(log.lines().size(), 1);
+  const std::string line = log.lines()[0];
+  EXPECT_THAT(line, AllOf(HasSubstr("rank 2 aborted it: keys differ: ... (flight records: /"), Not(HasSubstr("\n"))));
+  const size_t begin = line.find(": /") + 2;
+  EXPECT_THAT(Read(line.substr(begin, line.size() - 1 - begin)), HasSubstr("keys differ:\n  a\n  b"));
+}
+
 // 20 records and one failure; then the same cause in a second communicator, and a third that the program aborts.
 TEST_F(FailureReportTest, OneLineNamesTheFileOfTheRecords) {
   std::string records;

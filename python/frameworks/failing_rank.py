@@ -11,7 +11,7 @@ STEPS = 1000
 
 def fail(way):
     if way == 'raise':
-        raise ValueError('a bad batch: \udce9\0')
+        raise ValueError('a bad batch:\n' + 40 * '  a row\n' + '  \udce9\0')
     if way == 'exit':
         sys.exit(3)
     if way == 'signal':

@@ -76,10 +76,13 @@ def _tell_why():
     if raised is None:
         return
     _quieten_threads()
+    reason, *more = traceback.format_exception_only(raised)[-1].strip().splitlines()
+    if more:
+        reason += ' ...'  # each peer prints it
     for communicator in list(communicators):
         if communicator.size > 1 and communicator.status() is None:
             try:
-                communicator.abort(f'its program ended with {traceback.format_exception_only(raised)[-1].strip()}')
+                communicator.abort(f'its program ended with {reason}')
             except Error:  # it has failed meanwhile
                 pass
 
