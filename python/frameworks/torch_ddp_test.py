@@ -898,22 +898,33 @@ class Modules(Case):
         with mock.patch.dict(os.environ, TORCH_FR_BUFFER_SIZE='2000'):
             ours = DistributedDataParallel(module, bucket_cap_mb=0.001, no_replan=True, process_group=dist.new_group())
         x = torch.ones(3, 100)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiled:
             for _ in range(3):
                 ours(x).sum().backward()
         buckets = ours._averager.reducer.bucket_count
         self.assertGreater(buckets, 1)
         reduced = [event for event in profiled.events() if event.name == 'lockstep:all_reduce']
         self.assertEqual([event.is_async for event in reduced], 3 * buckets * [True])
+        elements = 3 * sum(parameter.numel() for parameter in module.parameters())
+        self.assertEqual(sum(event.input_shapes[0][0] for event in reduced), elements)
         self.assertEqual(sum(event.name == 'lockstep:broadcast' for event in profiled.events()), 3)
+        self.assertEqual(sum(event.name == 'record_param_comms' for event in profiled.events()), 3 * (buckets + 1))
         name = f'{ours.process_group.group_name}/ddp'
-        entries = [entry for entry in json.loads(_dump_fr_trace_json(backend='lockstep'))['entries'] if entry['process_group'][0] == name]
+
+        def flight_records():
+            return [entry for entry in json.loads(_dump_fr_trace_json(backend='lockstep'))['entries'] if entry['process_group'][0] == name]
+        entries = flight_records()
         self.assertEqual([entry['collective_seq_id'] for entry in entries], list(range(1, len(entries) + 1)))
         by_name = collections.Counter(entry['profiling_name'] for entry in entries)
         self.assertEqual(by_name, {'lockstep:all_reduce': 3 * buckets, 'lockstep:broadcast': 4})
-        elements = [entry['input_sizes'][0][0] for entry in entries if entry['profiling_name'] == 'lockstep:all_reduce']
-        self.assertEqual(sum(elements), 3 * sum(parameter.numel() for parameter in module.parameters()))
-        self.assertTrue(all(entry['retired'] for entry in entries))
+        self.assertEqual(sum(entry['input_sizes'][0][0] for entry in entries if entry['profiling_name'] == 'lockstep:all_reduce'), elements)
+        self.assertEqual({(entry['state'], entry['retired'], entry['duration_ms'] >= 0) for entry in entries}, {('completed', True, True)})
+        if RANK == 1:
+            module[0].register_full_backward_hook(lambda *_: 1 / 0)
+        with self.assertRaises((lockstep.Error, ZeroDivisionError)):
+            ours(x).sum().backward()
+        ours._averager.abandon()
+        self.assertEqual(flight_records()[-1]['state'], 'scheduled')
 
     def test_another_process_group(self):
         ours, theirs = self.pair(gradient_as_bucket_view=True)

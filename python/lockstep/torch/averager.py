@@ -543,10 +543,12 @@ class Averager:
             self.awaited.pop().wait()
 
     def _end_step(self, why_missing=None):
+        succeeded = False
         try:
             if why_missing is not None:
                 self.reducer.explain_missing(why_missing)
             self.reducer.end_backward(self._stream())
+            succeeded = True
         except lockstep.Error:
             if self._turn is not None:
                 self._turn.failed()
@@ -555,7 +557,7 @@ class Averager:
                 self._backend.get_error()
             raise
         finally:
-            self._over()
+            self._over(succeeded)
 
     def end_interrupted(self):
         """Waits for the end of a step, if a signal interrupted that wait."""
@@ -627,14 +629,14 @@ class Averager:
         for owner in _averagers.get(parameter, ()):
             owner._overwritten.add(id(parameter))
 
-    def _over(self):
+    def _over(self, succeeded=False):
         self._task, self.marking = None, False
         _under_way.pop(self, None)
         if self._turn is not None and not self.reducer.end_interrupted:  # by a signal: its hooks run
             self._turn.end()
         recording, self._recording = self._recording, None
         if recording is not None:
-            recording.end()
+            recording.end(succeeded)
 
     def gradient_states(self):
         """What .grad of each parameter holds after a step that failed, by name."""

@@ -64,6 +64,14 @@ def load(path):
     _loaded.extend((implementation, back_ends))
 
 
+def load_if_there():
+    """Loads the library unless it would have to be compiled. Returns whether it is loaded."""
+    from lockstep.torch import library
+    if not _loaded and (path := library.find()) is not None:
+        load(path)
+    return bool(_loaded)
+
+
 def _failed_rank(error):
     rank = torch.ops.lockstep.failed_rank(str(error))
     return None if rank < 0 else rank

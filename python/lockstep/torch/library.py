@@ -113,8 +113,10 @@ def _compile(path):
         except subprocess.TimeoutExpired:
             raise lockstep.Unavailable(f'{" ".join(line)} took more than {LIMIT_S} s') from None
         if done.returncode != 0:
-            raise lockstep.Unavailable(f'the back end could not be compiled for PyTorch {torch.__version__}: '
-                                       f'{done.stderr[:200].partition(chr(10))[0]}; {remedy}. {" ".join(line)}: {done.stderr[:4000]}')
+            said = done.stderr.splitlines() or ['']
+            first = next((line for line in said if 'error' in line), said[0])
+            raise lockstep.Unavailable(f'the back end could not be compiled for PyTorch {torch.__version__}: {first[:200]}; '
+                                       f'{remedy}. {" ".join(line)}: {done.stderr[:4000]}')
         out.chmod(0o755)  # whatever the umask
         out.rename(path)  # other processes see the whole file or none
 

@@ -8,10 +8,8 @@
 //
 // THREADS  As c10d calls it: any thread, without the interpreter's lock.
 
-#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
-#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <future>
@@ -19,21 +17,14 @@
 #include <unordered_set>
 
 #include "communicator.h"
+#include "events.h"
+#include "recorder.h"
 #include "work.h"
-
-#ifndef RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP  // a release of PyTorch that does not record whether a call is asynchronous
-#define RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(seq, name, inputs, outputs, rank, collective, in, out, dtype, in_splits, \
-                                              out_splits, start, stride, size, asynchronous)                           \
-  RECORD_PARAM_COMMS_DATA(seq, name, inputs, outputs, rank, collective, in, out, dtype, in_splits, out_splits, start,  \
-                          stride, size)
-#endif
 
 namespace lockstep_torch {
 namespace {
 
-using c10d::OpType;
 using TensorLists = std::vector<Tensors>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 template <typename Item>
 const Item& One(const std::vector<Item>& items) {
@@ -74,51 +65,6 @@ std::vector<int64_t> Counts(const Tensors& tensors) {
 bool EquallyLong(const Tensors& tensors, const at::Tensor& own) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [&](const at::Tensor& tensor) { return tensor.numel() == own.numel(); });
-}
-
-// The name of the profiler's event, in Gloo's words. The name of the collective comes after the colon.
-const char* Title(OpType type) {
-  switch (type) {
-    case OpType::BROADCAST:
-      return "lockstep:broadcast";
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED:
-      return "lockstep:all_reduce";
-    case OpType::_ALLREDUCE_SPARSE:
-      return "lockstep:sparse_all_reduce";
-    case OpType::REDUCE:
-      return "lockstep:reduce";
-    case OpType::ALLGATHER:
-    case OpType::_ALLGATHER_BASE:
-    case OpType::ALLGATHER_COALESCED:
-      return "lockstep:all_gather";
-    case OpType::GATHER:
-      return "lockstep:gather";
-    case OpType::SCATTER:
-      return "lockstep:scatter";
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE:
-      return "lockstep:reduce_scatter";
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return "lockstep:all_to_all";
-    case OpType::SEND:
-      return "lockstep:send";
-    case OpType::RECV:
-      return "lockstep:recv";
-    case OpType::RECVANYSOURCE:
-      return "lockstep:recvAnySource";
-    case OpType::BARRIER:
-      return "lockstep:barrier";
-    default:
-      return "lockstep:coalesced";
-  }
-}
-
-int64_t Elements(const Tensors& tensors) {
-  int64_t total = 0;
-  for (const at::Tensor& tensor : tensors) total += tensor.numel();
-  return total;
 }
 
 // Returns the error of a monitored barrier in Gloo's words, for which users search. `error` is the library's: it contains
@@ -613,22 +559,10 @@ class Backend : public c10d::Backend {
   template <typename Function, typename... Arguments>
   void Issue(const OperationPtr& operation, Communicator& communicator, const Function& function,
              const Arguments&... arguments) {
-    const auto call = [&] { communicator.Call(function, arguments...); };
-    if (!at::hasCallbacks()) return Reporting(operation, communicator, call);
-    const std::vector<uint64_t>& world = setup_.global_ranks;
-    const int first = world.empty() ? 0 : static_cast<int>(world[0]);
-    const int stride = world.size() < 2 ? 1 : static_cast<int>(world[1] - world[0]);
-    // As with NCCL: messages have their own numbers, the rank of a message is its peer's, and an all_to_all with splits has its own name.
-    const bool message = operation->IsMessage();
-    const bool splits = !operation->input_splits.empty() || !operation->output_splits.empty();
-    const char* const name = splits ? "all_to_allv" : strchr(Title(operation->type), ':') + 1;
-    RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(
-        std::make_tuple(static_cast<int64_t>(message ? messages_ : sequence_), message),
-        std::make_tuple(pg_uid_, pg_desc_), operation->inputs, operation->results, message ? operation->peer : rank_,
-        name, Elements(operation->inputs), Elements(operation->results),
-        operation->inputs.empty() ? at::kByte : operation->inputs[0].scalar_type(), operation->input_splits,
-        operation->output_splits, first, stride, size_, operation->asynchronous);
-    Reporting(operation, communicator, call);
+    // As with NCCL, messages have their own numbers.
+    InParamComms(*operation, *this, operation->IsMessage() ? messages_ : sequence_, pg_uid_, pg_desc_,
+                 setup_.global_ranks,
+                 [&] { Reporting(operation, communicator, [&] { communicator.Call(function, arguments...); }); });
   }
 
   // Starts an operation: function(communicator, arguments..., &work). If it is not asynchronous, it is done when this returns, unless the
@@ -879,6 +813,17 @@ void LeaveSplit(const GroupPtr& group) {
   backend->LeaveSplit();
 }
 
+// Gives a group that has only a rank and a size the back end Recorder.
+void CreateRecorder(const GroupPtr& group) {
+  constexpr auto kType = c10d::ProcessGroup::BackendType::CUSTOM;
+  group->setBackend(at::kCPU, kType, c10::make_intrusive<Recorder>(group->getRank(), group->getSize()));
+  group->setDefaultBackend(kType);
+}
+
+void EndRecords(const GroupPtr& group, bool success) {
+  static_cast<Recorder&>(*group->getBackend(at::kCPU)).End(success);
+}
+
 void AbortAll(const std::string& reason) {
   for (const auto& communicator : Communicator::AllOpen()) communicator->Abort(reason.c_str());
 }
@@ -901,6 +846,8 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
               lockstep_torch::Create);
   library.def("duplicate(" LOCKSTEP_GROUP ", Device device) -> int", lockstep_torch::Duplicate);
   library.def("leave_split(" LOCKSTEP_GROUP ") -> ()", lockstep_torch::LeaveSplit);
+  library.def("create_recorder(" LOCKSTEP_GROUP ") -> ()", lockstep_torch::CreateRecorder);
+  library.def("end_records(" LOCKSTEP_GROUP ", bool success) -> ()", lockstep_torch::EndRecords);
   library.def("abort_all(str reason) -> ()", lockstep_torch::AbortAll);
   library.def("close_all(int timeout_ms) -> ()", lockstep_torch::CloseAll);
   library.def("failed_rank(str text) -> int",
