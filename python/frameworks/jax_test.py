@@ -68,7 +68,7 @@ class Collectives(unittest.TestCase):
                 self.check(lambda x, token: all_gather(x, communicator, token=token), jnp.stack(xs), xs[RANK])
                 self.check(lambda x, token: broadcast(x, communicator, SIZE - 1, token=token), xs[-1], xs[RANK])
                 self.check(lambda x, token: all_to_all(x, communicator, token=token), jnp.stack([x[RANK] for x in xs]), xs[RANK])
-        for dtype in ('int16', 'uint16'):  # of which there is no arithmetic
+        for dtype in ('int16', 'uint16', 'int4', 'uint4', 'float4_e2m1fn', 'float8_e4m3fnuz', 'float8_e3m4'):  # no arithmetic of these
             with self.subTest(dtype):
                 xs = of_all((SIZE, 5), dtype)
                 self.check(lambda x, token: all_gather(x, communicator, token=token), jnp.stack(xs), xs[RANK])
@@ -506,6 +506,8 @@ class Errors(unittest.TestCase):
     def test_arguments(self):
         with self.assertRaisesRegex(lockstep.InvalidArgument, 'all_reduce: Lockstep has no dtype int16'):
             all_reduce(jnp.ones(2, 'int16'), communicator)
+        with self.assertRaisesRegex(lockstep.InvalidArgument, 'reduce: Lockstep has no dtype float8_e4m3fnuz'):
+            jax.grad(lambda x: broadcast(x, communicator)[0].astype('float32').sum())(jnp.ones(2, 'float8_e4m3fnuz'))
         with self.assertRaisesRegex(lockstep.InvalidArgument, rf'reduce_scatter: the first axis .* {SIZE} ranks.*\({SIZE + 1}, 2\)'):
             reduce_scatter(jnp.ones((SIZE + 1, 2)), communicator)
         with self.assertRaisesRegex(lockstep.InvalidArgument, 'all_to_all: the first axis'):

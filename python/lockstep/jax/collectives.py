@@ -52,12 +52,23 @@ def tie(values, token):
 tie.defvjp(lambda values, token: (values, token), lambda token, gradient: (gradient, token))
 
 
+def _travels_as_bytes(name, x):
+    """Whether Lockstep has no arithmetic of its dtype, and needs none."""
+    return not name.startswith(('all_reduce', 'reduce')) and not handlers.has_dtype(x) and jnp.issubdtype(x.dtype, jnp.number)
+
+
+def _to_bytes(x):
+    """x as bytes, and what makes an array like x of such bytes."""
+    dtype, is_float = x.dtype, jnp.issubdtype(x.dtype, jnp.floating)
+    if (jnp.finfo if is_float else jnp.iinfo)(dtype).bits < 8:
+        return x.astype(jnp.float8_e4m3fn if is_float else jnp.int8), lambda y: y.astype(dtype)  # these have all its values
+    return jax.lax.bitcast_convert_type(x, jnp.uint8), lambda y: jax.lax.bitcast_convert_type(y, dtype)
+
+
 def _start(name, communicator, option, x, token):
     x = jnp.asarray(x)
-    if x.dtype.name in _COPIED_AS_BYTES and name not in ('all_reduce', 'reduce_scatter'):
-        y, token = _start(name, communicator, option, jax.lax.bitcast_convert_type(x, jnp.uint8), token)
-        return jax.lax.bitcast_convert_type(y, x.dtype), token
-    handlers.dtype_of(x, name)
+    if not _travels_as_bytes(name, x):
+        handlers.dtype_of(x, name)
     if _OPERATIONS[name].takes_ranks and x.shape[:1] != (communicator.size,):
         raise lockstep.InvalidArgument(f'{name}: the first axis of x is of the {communicator.size} ranks, and x has the shape {x.shape}')
     return _run(name, communicator, option, x, handlers.as_token(token))
@@ -65,6 +76,10 @@ def _start(name, communicator, option, x, token):
 
 def _call(name, communicator, option, x, token):
     """The handler's call. An axis of a batch stands behind that of the ranks."""
+    if _travels_as_bytes(name, x):
+        x, undo = _to_bytes(x)
+        y, token = _call(name, communicator, option, x, token)
+        return undo(y), token
     operation = _OPERATIONS[name]
     shape = x.shape[1:] if operation.takes_ranks else x.shape
     like = jax.ShapeDtypeStruct((communicator.size, *shape) if operation.gives_ranks else shape, x.dtype)
@@ -146,9 +161,6 @@ def _require_linear(name, op):
     if op not in (lockstep.SUM, lockstep.AVG):
         raise lockstep.Unimplemented(f'{name}: only SUM and AVG have a gradient; put jax.lax.stop_gradient around x')
 
-
-# Lockstep has no arithmetic of these, and they have no gradient.
-_COPIED_AS_BYTES = 'int16', 'uint16'
 
 # takes_ranks, gives_ranks: whether the first axis of input and output is of the ranks.
 _Operation = collections.namedtuple('_Operation', ('takes_ranks', 'gives_ranks', 'transpose'))

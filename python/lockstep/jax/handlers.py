@@ -79,6 +79,10 @@ def as_token(token):
     return token
 
 
+def has_dtype(array):
+    return array.dtype.name in tensors.NAMES
+
+
 def dtype_of(array, name):
     """Lockstep's number of an array's dtype."""
     dtype = tensors.NAMES.get(array.dtype.name)
