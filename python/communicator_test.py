@@ -111,7 +111,7 @@ class Collectives(unittest.TestCase):
         came = threading.Event()
         work = communicator.all_reduce(x, asynchronous=True)
         work.on_complete(lambda error: came.set())
-        self.assertTrue(came.wait(30))
+        came.wait()
 
     def test_a_work_that_nobody_keeps_goes_on_with_its_memory(self):
         for _ in range(20):

@@ -311,9 +311,7 @@ class Secrets(unittest.TestCase):
         return ['/usr/bin/python3', __file__, 'train', self.folder, planted('cmdline').hex()]
 
     def await_ranks(self):
-        deadline = time.monotonic() + 60
         while not all((self.folder / f'ready.{rank}').exists() for rank in range(2)):
-            self.assertLess(time.monotonic(), deadline, self.output())
             for process in self.started:
                 self.assertIsNone(process.poll(), self.output())
             time.sleep(0.05)

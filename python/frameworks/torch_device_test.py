@@ -86,7 +86,7 @@ class Device(unittest.TestCase):
                     time.sleep(0.01)
                 with contextlib.suppress(dist.DistBackendError):
                     self.assertTrue(ask(work))
-                self.assertTrue(aborted.wait(30))
+                aborted.wait()
                 self.assertEqual((work.is_completed(), work.is_success()), (True, False))
                 self.assertIn('rank 1', str(work.exception()))
             dist.barrier()

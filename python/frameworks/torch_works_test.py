@@ -167,9 +167,7 @@ class ObserversTest(unittest.TestCase):
     def test_a_work_that_nobody_waits_for_is_completed(self):
         group = dist.new_group()
         dist.all_reduce(torch.ones(2), group=group, async_op=True)
-        deadline = time.monotonic() + 60
         while self.entries(group)[0]['state'] != 'completed':
-            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.001)
         dist.destroy_process_group(group)
 
@@ -186,7 +184,7 @@ class ObserversTest(unittest.TestCase):
                 opts = dist.AllreduceOptions()
                 opts.timeout = datetime.timedelta(milliseconds=200)
                 group.allreduce([torch.ones(2)], opts).wait()
-            self.assertTrue(called.wait(60))
+            called.wait()
         self.assertEqual(self.error_of(backend), c10d.ErrorType.TIMEOUT)
         dist.barrier()
 
@@ -206,7 +204,7 @@ class ObserversTest(unittest.TestCase):
                 else:
                     with self.assertRaisesRegex(dist.DistBackendError, 'aborted'):
                         group.allreduce([torch.ones(2)])
-                self.assertTrue(called.wait(60))
+                called.wait()
             dist.barrier()
 
     @staticmethod

@@ -93,7 +93,7 @@ class Determination {
     // Options may name the local rank whoever says the rank.
     if (options_.local_rank.has_value() || options_.local_size.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(
-          TakeLocal(Option("local_rank", options_.local_rank), Option("local_size", options_.local_size)));
+          TakeLocal(Option("local_rank", options_.local_rank), Option("local_world_size", options_.local_size)));
     }
     LOCKSTEP_RETURN_IF_ERROR(TakeJobId());
     LOCKSTEP_RETURN_IF_ERROR(TakeStore());

@@ -297,6 +297,9 @@ TEST(DetermineWorld, WrongOptionsAreNamed) {
   options.store_url = "tcp://x:1";
   options.local_rank = 2;
   EXPECT_THAT(From({}, options), Invalid({"option local_rank=2"}));
+  options.local_rank = 0;
+  options.local_size = -3;
+  EXPECT_THAT(From({}, options), Invalid({"option local_world_size=-3"}));
   options = {};
   options.store_url = "tcp://x:1";
   EXPECT_THAT(From({}, options), Invalid({"option store_url is set, but neither rank nor size"}));
