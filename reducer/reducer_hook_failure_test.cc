@@ -222,7 +222,9 @@ TEST_F(HookFailureTest, HooksHaveATimeoutThatTheCommunicatorGotLater) {
     worker.MarkAll({0});
     const absl::Status ended = worker.End();
     EXPECT_FALSE(ended.ok());
-    if (waits) EXPECT_THAT(ended.message(), HasSubstr("did not finish in time"));
+    if (waits) {
+      EXPECT_THAT(ended.message(), HasSubstr("did not finish in time"));
+    }
   });
 }
 
