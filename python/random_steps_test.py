@@ -756,8 +756,11 @@ class Run:
             self.side.barrier()
         if ours:
             self.communicator.abort('the end of the case')
-        for tensor in self.tensors.values():
+        for key, tensor in self.tensors.items():
             tensor.take_back()
+            if not self.reducer:
+                tensor.adopt()  # nobody says what it holds; what is around its elements must stay
+            self.require(tensor.is_as_expected(), f'memory {key} has changed')
         self.require(not self.problems, self.problems)
         self.records.append(('', bits))
 

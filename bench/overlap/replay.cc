@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const ProcessGroup& group
   LOCKSTEP_ASSIGN_OR_RETURN(replay->reducer_, Reducer::Create(group.communicator(), std::move(parameters), own));
   LOCKSTEP_RETURN_IF_ERROR(options.gradient_as_bucket_view ? replay->FindGradientsInBuckets()
                                                            : replay->AllocateGradients());
-  // After the gradients, which so lie where they do without parameters.
+  // Allocated after the gradients, so that gradients lie where they do without parameters.
   for (const Parameter& parameter : own.replicas) {
     replay->weights_.emplace_back(parameter.elements(), 1.0F);
     replay->replicas_.push_back(replay->weights_.back().data());
