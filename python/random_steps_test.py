@@ -232,6 +232,8 @@ class Case:
         left = {action.index for action in turn.actions[after:] if action.call == 'mark' and action.code == OK} - self.delayed
         # A bucket waits for these. One whose hook calls no collective does not.
         fails = self.hook != 'noop' and any(p.index in left and math.prod(p.shape) for p in self.dense)
+        if kind == 'silence' and len(last.live) == 1:
+            fails = False  # nobody waits who has a deadline
         return types.SimpleNamespace(rank=rank, kind=kind, after=after, fails=fails)
 
     def draw_parameter(self, index):
@@ -732,7 +734,7 @@ class Run:
         for action in turn.actions[:end.after if ours else None]:
             if action.call != 'wrong call':
                 self.act(action)
-        if ours:
+        if ours and end.kind != 'silence':
             marks = [action.mark for action in turn.actions[:end.after] if action.call == 'mark' and action.code == OK]
             self.turn = types.SimpleNamespace(fails_in=turn.fails_in, given={**turn.pending, **{mark.index: mark for mark in marks}})
         if ours and end.kind == 'abort':
@@ -743,7 +745,10 @@ class Run:
             self.tensors = {key: tensor for key, tensor in self.tensors.items() if not isinstance(tensor, View)}
         else:
             if ours and end.kind == 'silence':
-                self.side.barrier()
+                self.side.barrier()  # the other ranks have given it up; it goes on
+                for action in turn.actions[end.after:]:
+                    if action.call != 'wrong call':
+                        self.act(action)
             error = lib.lockstep_reducer_end_backward(self.reducer, ffi.NULL)
             failed, named = error != ffi.NULL, lib.lockstep_error_failed_rank(error)
             text = ffi.string(lib.lockstep_error_message(error)).decode()
