@@ -191,9 +191,12 @@ inline void MemoryExecutor::EndFirst(const absl::Status& status) {
 
 inline bool MemoryExecutor::PassBarrier(int barrier) {
   if (!entered_) Enter(barrier);
+  const auto neighbour = [this](int distance) {
+    const int rank = barrier_.rank().value() + distance;
+    return Rank(rank < barrier_.size() ? rank : rank - barrier_.size());
+  };
   for (; arrived_ < barrier_.size() - 1; ++arrived_) {
-    const int neighbour = barrier_.rank().value() + 1 + arrived_;
-    const Rank peer(neighbour < barrier_.size() ? neighbour : neighbour - barrier_.size());
+    const Rank peer = neighbour(1 + arrived_);
     const BarrierSlot* const slot = Look(peer);
     if (slot == nullptr) return false;
     moved_ = true;
@@ -203,6 +206,10 @@ inline bool MemoryExecutor::PassBarrier(int barrier) {
       return false;
     }
     if (!TakeSlot(barrier, peer, slot->payload)) return false;
+  }
+  // Who came before the last one may have taken its slot back, and the last one have read what its memory held afterwards.
+  for (int distance = 1; distance < arrived_; ++distance) {
+    if (barrier_.Arrived(neighbour(distance)) == nullptr) return false;
   }
   return true;
 }
@@ -479,6 +486,10 @@ void MemoryExecutor::FailAll(const absl::Status& status) {
   if (failed_) return;
   failed_ = true;
   busy_ = false;
+  if (begun_ && fork_generation_ == ForkGeneration() &&
+      Has(jobs_.front()->plan->schedule().schedule().algorithm, algorithms::kDirect)) {
+    barrier_.Withdraw(tick_ + (entered_ ? 1 : 0));
+  }
   while (!jobs_.empty()) EndFirst(status);
   memory_->Close();
 }

@@ -74,8 +74,9 @@ class MemoryExecutor {
   // Whether there is work that waits for nobody: the last Start or Poll stopped at its bound.
   bool busy() const { return busy_; }
 
-  // Every job is done with `status` when this returns, and only peers touch their memory any more. Peers are not told. Nothing may
-  // be started afterwards. Closes the memory.
+  // Every job is done with `status` when this returns. Peers are not told. Nothing may be started afterwards. Closes the memory.
+  // A peer in the middle of its pass still reads and writes the memory of a direct job. It has not passed the last barrier, which is taken
+  // back here, so what it makes of memory that has changed meanwhile is no result. One that has not passed the first does nothing.
   void FailAll(const absl::Status& status);
 
   // In the order started. Valid until the next call.

@@ -320,9 +320,53 @@ TEST_F(MemoryExecutorTest, AnAbortEndsWhatIsUnderWayAndWhatIsQueued) {
   EXPECT_FALSE(ranks_[1]->executor().Poll());
   EXPECT_EQ(region.use_count(), uses - 1);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), data(1)));
-  // Nobody has told rank 0, which does its part and waits.
+  // Nobody has told rank 0, which waits.
   DriveToTheEnd();
   EXPECT_EQ(jobs_[0].ends + jobs_[0].failures, 0);
+}
+
+// It was stopped, say, when the others gave up.
+TEST_F(MemoryExecutorTest, WhatALatePeerReadsOfAFailedRanksMemoryIsNoResult) {
+  constexpr size_t kCount = size_t{1} << 20;
+  MakeRanks(3, kCount * sizeof(float));
+  for (int rank : {0, 1, 2}) Start(rank, &jobs_[rank], kCount);
+  ASSERT_TRUE(ranks_[2]->executor().busy());  // in the middle of its pass
+  while (ranks_[0]->executor().Poll() || ranks_[1]->executor().Poll()) continue;
+  ranks_[1]->executor().FailAll(absl::AbortedError("rank 2 is late"));
+  std::fill_n(data(1), kCount, 100.0f);
+  DriveToTheEnd();
+  EXPECT_EQ(jobs_[0].ends + jobs_[2].ends, 0);
+}
+
+TEST_F(MemoryExecutorTest, APeerThatComesAfterTheFailureWritesNothing) {
+  constexpr size_t kCount = 100'000;
+  MakeRanks(3);
+  std::fill_n(data(0), kCount, 1.0f);
+  for (int rank : {0, 1}) Start(rank, &jobs_[rank], kCount);
+  ranks_[1]->executor().FailAll(absl::AbortedError("rank 2 is late"));
+  std::fill_n(data(1), kCount, 7.0f);
+  Start(2, &jobs_[2], kCount);
+  DriveToTheEnd();
+  EXPECT_EQ(jobs_[0].ends + jobs_[2].ends, 0);
+  EXPECT_EQ(std::count(data(1), data(1) + kCount, 7.0f), kCount);
+}
+
+TEST_F(MemoryExecutorTest, WhatWasDoneBeforeTheFailureStaysDoneForALatePeer) {
+  for (const Algorithm before : {Algorithm::kDirect, Algorithm::kInline}) {
+    MakeRanks(3);
+    for (int rank : {2, 0, 1}) Start(rank, &jobs_[rank], 1, before);
+    if (before == Algorithm::kDirect) ranks_[2]->executor().Poll();  // into the last barrier
+    for (int rank : {0, 1}) ranks_[rank]->executor().Poll();
+    EXPECT_EQ(jobs_[1].ends, 1);
+    EXPECT_EQ(jobs_[2].ends, 0);
+    Start(1, &jobs_[3], 1);
+    ranks_[1]->executor().FailAll(absl::AbortedError("given up"));
+    DriveToTheEnd();
+    EXPECT_THAT(jobs_[2].end, IsOk());
+    EXPECT_EQ(jobs_[2].ends, 1);
+    ranks_.clear();
+    transports_.clear();
+  }
 }
 
 // A copy of the process has none of the memory.

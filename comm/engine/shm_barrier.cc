@@ -1,5 +1,7 @@
 #include "comm/engine/shm_barrier.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace lockstep {
@@ -25,6 +27,15 @@ void ShmBarrier::Enter(const Envelope& envelope, const BarrierPayload& payload) 
     slot.payload = payload;
     slot.sequence.store(sequence_, std::memory_order_release);
   }
+}
+
+void ShmBarrier::Withdraw(int64_t barriers) {
+  for (int i = 0; i < size(); ++i) {
+    for (int64_t k = 0; k < std::min<int64_t>(barriers, 2) && i != rank_.value(); ++k) {
+      peers_[i].slots[(sequence_ - k) & 1].sequence.store(0);
+    }
+  }
+  __sync_synchronize();  // before what this rank does next to its memory
 }
 
 void ShmBarrier::RingPeers() {

@@ -12,6 +12,9 @@
 // Two slots suffice. A writer overwrites its slot of barrier k when it enters k + 2. It has then read the slot of k + 1 from
 // every rank, and a rank writes that only after it has read all slots of k. So nobody still reads the slot of k.
 //
+// A rank that fails takes its slots back (Withdraw), before its memory changes. Who passed a barrier by a peer's slot that was read before,
+// looks again once all have come: where one that came later read the changed memory, the slot has gone.
+//
 // Ordering. The sequence number is stored last, with release: whoever loads it, with acquire, sees the slot and all that its
 // writer did before. In the other direction: a reader's slot of k + 1 is released after it read the slot of k, and acquired
 // by the writer before it writes k + 2. Waking a sleeper takes more (transport/shm/doorbell.h). Ring has a sequentially consistent
@@ -70,6 +73,9 @@ class ShmBarrier {
     if (!rung_) RingPeers();
   }
   bool rung() const { return rung_; }
+
+  // Takes the slots of the last `barriers` barriers back, at most two: a peer that has not read one yet does not pass that barrier.
+  void Withdraw(int64_t barriers);
 
   // The peer's slot of the barrier that was entered last; null until the peer has written it.
   const BarrierSlot* Arrived(Rank peer) const {
