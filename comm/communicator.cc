@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -77,6 +79,27 @@ absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Communicator::AllocateOnDevice(
 
 absl::Status Communicator::MonitoredBarrier(std::chrono::milliseconds, std::vector<Rank>*) {
   return absl::UnimplementedError("monitored barriers need a control channel");
+}
+
+absl::Status SymmetricBuffer::Detach() {
+  constexpr size_t kStepBytes = size_t{4} << 20;  // what is there twice at a time
+  for (size_t done = 0; shared_ && done < bytes_; done += kStepBytes) {
+    char* const begin = data_ + done;
+    const size_t bytes = std::min(kStepBytes, bytes_ - done);
+    void* const copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) return absl::ResourceExhaustedError(ErrnoStatus(errno, "mmap").message());
+    std::memcpy(copy, begin, bytes);
+    // The peers still map these pages.
+    (void)madvise(begin, bytes, MADV_REMOVE);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) == MAP_FAILED) {
+      const absl::Status failed = absl::ResourceExhaustedError(ErrnoStatus(errno, "mremap").message());
+      std::memcpy(begin, copy, bytes);
+      munmap(copy, bytes);
+      return failed;
+    }
+  }
+  shared_ = false;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SymmetricBuffer>> MakePrivateBuffer(size_t bytes) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lockstep {
@@ -29,10 +30,15 @@ class SymmetricBuffer final {
   // in a world of one: the memory is then like any other.
   bool shared() const { return shared_; }
 
+  // Makes shared memory this process's own, where it is and with what it holds: peers that were stopped before the communicator failed
+  // write elsewhere from now on. RESOURCE_EXHAUSTED: it may be so in part.
+  // REQUIRES  no collective uses it any more, and no thread writes it meanwhile
+  absl::Status Detach();
+
  private:
   char* const data_;
   const size_t bytes_;
-  const bool shared_;
+  bool shared_;
   absl::AnyInvocable<void()> release_;
 };
 

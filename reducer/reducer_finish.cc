@@ -72,7 +72,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
   if (!awaited.ok()) {
     // Our streams do no more, and the other ranks wait for their collectives.
     communicator_->Abort(absl::StrCat("a reducer's stream has failed: ", awaited.message()));
-    if (options_.preserve_gradients && !joined) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(flight.buckets));
+    if (!joined) LOCKSTEP_RETURN_IF_ERROR(Restore(flight));
     return awaited;
   }
   Bucket& last = *flight.buckets.back();
@@ -95,9 +95,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
     status = absl::FailedPreconditionError(
         absl::StrCat("end_backward: ", last.joined, " rank(s) have exhausted their inputs before others"));
   }
-  if (!status.ok() && options_.preserve_gradients && !joined) {
-    LOCKSTEP_RETURN_IF_ERROR(Annotate(pipeline_->Restore(flight.buckets), "gradients cannot be put back"));
-  }
+  if (!status.ok() && !joined) LOCKSTEP_RETURN_IF_ERROR(Restore(flight));
   if (record_.error.empty()) record_.error = std::string(status.message());
   // As the sum says, so on all ranks or on none: also where this rank alone has failed, too late for the others to hear.
   if (last.reduced && last.failed == 0) CountUse(flight.buckets, &use_);
@@ -111,6 +109,19 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
     LOCKSTEP_RETURN_IF_ERROR(buffers_->Regroup(last.joined, joined));
   }
   return status;
+}
+
+absl::Status Reducer::Restore(const Flight& flight) {
+  absl::Status restored;
+  if (!communicator_->status().ok() && &flight == flight_ && accelerator_.kernels == nullptr) {
+    // A peer that was stopped writes when it goes on, also over what was put back before.
+    restored = memory_->Detach();
+    for (const auto& bucket : flight.buckets) {
+      if (bucket->written == Bucket::Written::kFlat) bucket->PutBack();
+    }
+  }
+  if (restored.ok() && options_.preserve_gradients) restored = pipeline_->Restore(flight.buckets);
+  return Annotate(restored, "gradients cannot be put back");
 }
 
 absl::Status Reducer::EndCaptured(Stream& stream) {

@@ -291,7 +291,7 @@ absl::Status Reducer::ChangeCommunicator(Communicator* communicator) {
   // Their threads use the old communicator.
   replanner_.reset();
   if (pipeline_ != nullptr) (void)pipeline_->AwaitOrEnd(nullptr, Deadline::Infinite());
-  if (holds_ && options_.preserve_gradients) LOCKSTEP_RETURN_IF_ERROR(pipeline_->Restore(buckets()));
+  if (holds_) LOCKSTEP_RETURN_IF_ERROR(Restore(*flight_));
   bool cut = false;
   {
     MutexLock lock(&mu_);

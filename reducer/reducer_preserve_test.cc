@@ -2,6 +2,7 @@
 // gradient's contents.
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "reducer/reducer_testing.h"
 #include "tests/gate.h"
 #include "tests/noting_communicator.h"
+#include "transport/shm/shared_memory.h"
 
 namespace lockstep::testing {
 namespace {
@@ -41,9 +43,20 @@ class Cut : public NotingCommunicator {
         request, stream, std::move(before),
         [this, ends, done = std::move(done)](const absl::Status& status) mutable { done(ends ? End() : status); });
   }
+  // Memory that a peer maps, too: WriteLate is what it does to it when it goes on after all others have given up.
+  absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(bytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(of_peer_, SharedMemory::Attach(memory.TakeDescriptor(), bytes));
+    char* const data = memory.data();
+    return std::make_unique<SymmetricBuffer>(data, bytes, /*shared=*/true, [memory = std::move(memory)] {});
+  }
+  void WriteLate() {
+    if (of_peer_.data() != nullptr) std::memset(of_peer_.data(), 0x77, of_peer_.bytes());
+  }
   int left = 0;
 
  private:
+  SharedMemory of_peer_;
   bool Counts(const CollectiveRequest& request) { return request.by_holder && --left == 0; }
   absl::Status End() {
     Abort("cut");
@@ -230,6 +243,9 @@ TEST_P(PreserveTest, GradientsAreAsTheirStatesTell) {
     if (told()) {
       EXPECT_THAT(ended, FailedPrecondition("backward 2 is incomplete", "rank 1: "));
     }
+    ExpectStates(member, members, /*failed=*/true);
+    if (member.cut.status().ok()) return;
+    member.cut.WriteLate();
     ExpectStates(member, members, /*failed=*/true);
   });
 }

@@ -277,6 +277,15 @@ TEST_F(MemoryExecutorTest, APeerThatIsLostBeforeItCameIsNamed) {
   ranks_.resize(2);
 }
 
+TEST_F(MemoryExecutorTest, APeerThatIsLostIsNoticedWhileAnotherIsAwaited) {
+  MakeRanks(3);
+  Start(0, &jobs_[0], 100);
+  transports_[2]->Abort(absl::AbortedError("it ends"));
+  AwaitLoss(0, 2);
+  ranks_[0]->executor().Poll();
+  EXPECT_EQ(jobs_[0].failed_peer, Rank(2));
+}
+
 // Its slots are there, and what they bring.
 TEST_F(MemoryExecutorTest, APeerThatIsLostAfterItCameIsNotMissed) {
   MakeRanks(2);
@@ -336,6 +345,15 @@ TEST_F(MemoryExecutorTest, WhatALatePeerReadsOfAFailedRanksMemoryIsNoResult) {
   std::fill_n(data(1), kCount, 100.0f);
   DriveToTheEnd();
   EXPECT_EQ(jobs_[0].ends + jobs_[2].ends, 0);
+  // If it ends, both hear of it.
+  ranks_[1] = nullptr;
+  transports_[1] = nullptr;
+  for (int rank : {0, 2}) {
+    AwaitLoss(rank, 1);
+    ranks_[rank]->executor().Poll();
+    EXPECT_THAT(jobs_[rank].failure, StatusIs(Code::kUnavailable, HasSubstr("barrier with rank 1 over shm")));
+  }
+  ranks_.erase(ranks_.begin() + 1);
 }
 
 TEST_F(MemoryExecutorTest, APeerThatComesAfterTheFailureWritesNothing) {

@@ -120,6 +120,8 @@ std::vector<std::unique_ptr<Bucket>> BucketMemory::LayOut(const BucketPlan& plan
   return buckets;
 }
 
+absl::Status BucketMemory::Detach() { return use_.views && flat_ != nullptr ? flat_->Detach() : absl::OkStatus(); }
+
 bool BucketMemory::Holds(const void* data) const {
   const char* const at = static_cast<const char*>(data);
   const auto lies_in = [at](const char* begin, size_t bytes) { return at >= begin && at < begin + bytes; };

@@ -47,6 +47,9 @@ class BucketMemory {
   // Buckets of a plan that fits and outlives them. They have no events yet.
   std::vector<std::unique_ptr<Bucket>> LayOut(const BucketPlan& plan) const;
 
+  // After a failure of the communicator, and when nothing of the step is under way: no peer reaches gradients that live here any more.
+  absl::Status Detach();
+
   bool Holds(const void* data) const;
   // Whether all buckets of the plan are in pieces.
   bool InPieces(const BucketPlan& plan) const;
