@@ -1281,7 +1281,8 @@ typedef struct lockstep_memory lockstep_memory;
 
 /* Makes memory for collectives. Every rank calls it, with the same size and kind. On LOCKSTEP_HOST it is page-aligned and zeroed. On the
  * communicator's kind of device it is the back end's preferred kind, and not initialised. It may outlive the communicator. A forked
- * child does not have it. If the communicator fails, a stopped rank may write into it later: make new memory for the next communicator.
+ * child does not have it. If the communicator fails, a stopped rank may write into it later, also over gradients that a reducer has put
+ * back: make new memory for the next communicator.
  *   ERRORS  INVALID_ARGUMENT    sizes differ, or are 0
  *           RESOURCE_EXHAUSTED  this host's ranks together ask for more than the machine or its control group has left; the message has
  *                               both figures. Other ranks get UNAVAILABLE, with this rank's name. The communicator stays usable.

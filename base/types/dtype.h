@@ -23,10 +23,6 @@ inline constexpr DType kAllDTypes[] = {
 #include "base/types/dtypes.inc"
 };
 inline constexpr int kDTypeCount = sizeof(kAllDTypes) / sizeof(DType);
-inline constexpr DType kIntegerDTypes[] = {
-#define LOCKSTEP_DTYPE_INTEGER(number, id, name, Type) DType::k##id,
-#include "base/types/dtypes.inc"
-};
 inline constexpr DType kNarrowDTypes[] = {
 #define LOCKSTEP_DTYPE_NARROW(number, id, ...) DType::k##id,
 #include "base/types/dtypes.inc"

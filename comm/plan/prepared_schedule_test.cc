@@ -17,16 +17,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::schedule_testing {
 namespace {
 
-using schedule_testing::Copy;
-using schedule_testing::Input;
-using schedule_testing::Output;
-using schedule_testing::Receive;
-using schedule_testing::ReceiveReduce;
-using schedule_testing::Scratch;
-using schedule_testing::Send;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -126,4 +119,4 @@ TEST(ExecutionPlanInSharedMemory, GoesInRoundsOverAStage) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::schedule_testing

@@ -341,7 +341,8 @@ class Communicator(ObjectCalls):
         return dict(zip(dimensions, _take_communicators(out, self._device_index)))
 
     def allocate(self, bytes, device_kind=HOST):
-        """Memory of as many bytes on every rank, zeroed on the host. device_kind: HOST or CUDA, the communicator's.
+        """Memory of as many bytes on every rank, zeroed on the host. device_kind: HOST or CUDA, the communicator's. If the communicator
+        fails, a stopped rank may write into it later: make new memory for the next communicator.
 
         ERRORS  ResourceExhausted, with both figures, if this host's ranks ask for more than there is. The communicator stays usable.
         """

@@ -14,19 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::schedule_testing {
 namespace {
 
-using schedule_testing::Barrier;
-using schedule_testing::Copy;
-using schedule_testing::Input;
-using schedule_testing::Of;
-using schedule_testing::Output;
-using schedule_testing::Receive;
-using schedule_testing::ReduceInto;
-using schedule_testing::ReduceMany;
-using schedule_testing::Scratch;
-using schedule_testing::Send;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -258,4 +248,4 @@ TEST(Simulator, NamesTheStepThatWaitsForEver) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::schedule_testing

@@ -14,21 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::schedule_testing {
 namespace {
 
-using schedule_testing::Barrier;
-using schedule_testing::Copy;
-using schedule_testing::Drop;
-using schedule_testing::Input;
-using schedule_testing::IsFault;
-using schedule_testing::Of;
-using schedule_testing::Output;
-using schedule_testing::ReduceInto;
-using schedule_testing::ReduceMany;
-using schedule_testing::Scratch;
-using schedule_testing::Send;
-using schedule_testing::Share;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -37,8 +25,8 @@ constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
 
 using Schedules = std::vector<Schedule>;
 
-Schedules World(Collective collective, int blocks, int scratch_blocks, std::vector<std::vector<Step>> steps) {
-  Schedules all = schedule_testing::World(collective, blocks, scratch_blocks, std::move(steps));
+Schedules SharedWorld(Collective collective, int blocks, int scratch_blocks, std::vector<std::vector<Step>> steps) {
+  Schedules all = World(collective, blocks, scratch_blocks, std::move(steps));
   for (Schedule& schedule : all) schedule.algorithm = Algorithm::kDirect;
   return all;
 }
@@ -143,11 +131,11 @@ TEST(VerifierInSharedMemory, RefusesBarriersThatDoNotMatch) {
   Schedules all = BuildAll(Collective::kAllReduce, Algorithm::kDirect, 3);
   all[2].steps.push_back(Barrier());
   EXPECT_THAT(Verify(all, false), StatusIs(kInternal, "rank 2 holds 3 barriers, and rank 0 2"));
-  all = World(Collective::kBarrier, 0, 0, {{Barrier()}, {Barrier()}});
+  all = SharedWorld(Collective::kBarrier, 0, 0, {{Barrier()}, {Barrier()}});
   LOCKSTEP_EXPECT_OK(Verify(all, false));
-  all = World(Collective::kAllReduce, 1, 2,
-              {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
-               {Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Output(0)), Barrier()}});
+  all = SharedWorld(Collective::kAllReduce, 1, 2,
+                    {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
+                     {Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Output(0)), Barrier()}});
   EXPECT_THAT(Verify(all, false),
               StatusIs(kInternal, AllOf(StartsWith("rank 1, step #0 (share input[0]"),
                                         HasSubstr("is another kind of barrier than rank 0, step #0 (barrier)"))));
@@ -166,7 +154,7 @@ std::vector<Step> ReduceAndFetch(int rank, bool barrier_between) {
 }
 
 TEST(VerifierInSharedMemory, ProvesWhatIsOrderedByABarrier) {
-  const Schedules all = World(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, true), ReduceAndFetch(1, true)});
+  const Schedules all = SharedWorld(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, true), ReduceAndFetch(1, true)});
   for (bool in_place : {false, true}) {
     LOCKSTEP_ASSERT_OK_AND_ASSIGN(const Proof proof, Prove(all, in_place));
     EXPECT_EQ(proof.Expression(Rank(0), 1), "(r0+r1)");
@@ -177,7 +165,7 @@ TEST(VerifierInSharedMemory, ProvesWhatIsOrderedByABarrier) {
 }
 
 TEST(VerifierInSharedMemory, RefusesARaceOfTwoRanks) {
-  const Schedules all = World(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, false), ReduceAndFetch(1, false)});
+  const Schedules all = SharedWorld(Collective::kAllReduce, 2, 0, {ReduceAndFetch(0, false), ReduceAndFetch(1, false)});
   EXPECT_THAT(
       Verify(all, false),
       StatusIs(kInternal, AllOf(StartsWith("rank 1, step #1 (reduce_many output[1] = rank 0's input[1] op input[1]) "
@@ -187,9 +175,9 @@ TEST(VerifierInSharedMemory, RefusesARaceOfTwoRanks) {
 
 TEST(VerifierInSharedMemory, SeesRacesThatExistOnlyInPlace) {
   // Everybody makes the whole sum.
-  const Schedules all = World(Collective::kAllReduce, 1, 0,
-                              {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
-                               {Barrier(), ReduceMany({Of(0, Input(0)), Input(0)}, Output(0)), Barrier()}});
+  const Schedules all = SharedWorld(Collective::kAllReduce, 1, 0,
+                                    {{Barrier(), ReduceMany({Input(0), Of(1, Input(0))}, Output(0)), Barrier()},
+                                     {Barrier(), ReduceMany({Of(0, Input(0)), Input(0)}, Output(0)), Barrier()}});
   LOCKSTEP_EXPECT_OK(Verify(all, /*in_place=*/false));
   EXPECT_THAT(Verify(all, /*in_place=*/true), IsFault("races with rank 0, step #1 (reduce_many output[0] = input[0] op "
                                                       "rank 1's input[0]) in place: both touch the same block"));
@@ -214,7 +202,7 @@ TEST(VerifierInSharedMemory, RefusesToShareWhatAnotherRankWrites) {
       if (barrier_between) steps->push_back(Barrier());
       steps->push_back(Share(Output(0), Scratch(0, 0, 2)));
     }
-    return World(Collective::kBroadcast, 1, 2, {root, other});
+    return SharedWorld(Collective::kBroadcast, 1, 2, {root, other});
   };
   LOCKSTEP_EXPECT_OK(Verify(world(true), false));
   EXPECT_THAT(Verify(world(false), false), StatusIs(kInternal, AllOf(StartsWith("rank 1, step #1 (share output[0]"),
@@ -256,7 +244,7 @@ TEST(VerifierInSharedMemory, RefusesSharesThatAreNotThere) {
 TEST(VerifierInSharedMemory, RefusesMalformedShares) {
   const auto fault = [](Operand source, Operand target) {
     const Step share = Share(source, target);
-    return Verify(World(Collective::kAllReduce, 2, 3, {{share}, {share}}), false);
+    return Verify(SharedWorld(Collective::kAllReduce, 2, 3, {{share}, {share}}), false);
   };
   EXPECT_THAT(fault(Input(0, 2), Scratch(0, 0, 2)), IsFault("gives something else"));
   EXPECT_THAT(fault(Scratch(2), Scratch(0, 0, 2)), IsFault("gives something else"));
@@ -266,15 +254,16 @@ TEST(VerifierInSharedMemory, RefusesMalformedShares) {
     EXPECT_THAT(fault(Input(0), target), IsFault("a block of scratch for each rank"));
   }
   EXPECT_THAT(fault(Input(0), Scratch(2, 0, 2)), IsFault("uses scratch[3], which is outside"));
-  const Schedules first = World(Collective::kBroadcast, 1, 2,
-                                {{Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Of(1, Output(0))), Barrier()},
-                                 {Share(Input(0, 0), Scratch(0, 0, 2)), Barrier()}});
+  const Schedules first = SharedWorld(Collective::kBroadcast, 1, 2,
+                                      {{Share(Input(0), Scratch(0, 0, 2)), Copy(Input(0), Of(1, Output(0))), Barrier()},
+                                       {Share(Input(0, 0), Scratch(0, 0, 2)), Barrier()}});
   EXPECT_THAT(Verify(first, false), IsFault("rank 0: the schedule does not begin with a kBarrier step"));
 }
 
 TEST(VerifierInSharedMemory, RefusesMalformedSteps) {
   const auto fault = [](Step step) {
-    return Verify(World(Collective::kAllReduce, 4, 1, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
+    return Verify(SharedWorld(Collective::kAllReduce, 4, 1, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}),
+                  false);
   };
   EXPECT_THAT(fault(Send(Input(0), 1)), IsFault("is a message, in a shared-memory schedule"));
   EXPECT_THAT(fault(Copy(Input(0), Output(0), {0})), IsFault("waits for another step"));
@@ -296,17 +285,17 @@ TEST(VerifierInSharedMemory, RefusesMalformedSteps) {
   copies_twice.more_targets = {Of(1, Output(0))};
   EXPECT_THAT(fault(copies_twice), IsFault("has more than one target"));
   // In place a target may be a term, but overlaps none in another way, in whosever memory.
-  const Schedules shifted =
-      World(Collective::kAllReduce, 3, 0,
-            {{Barrier(), ReduceInto({Input(0, 2), Of(1, Input(0, 2))}, Output(0, 2), {Of(1, Output(1, 2))}), Barrier()},
-             {Barrier(), Barrier()}});
+  const Schedules shifted = SharedWorld(
+      Collective::kAllReduce, 3, 0,
+      {{Barrier(), ReduceInto({Input(0, 2), Of(1, Input(0, 2))}, Output(0, 2), {Of(1, Output(1, 2))}), Barrier()},
+       {Barrier(), Barrier()}});
   EXPECT_THAT(Verify(shifted, true), IsFault("has a source and a target that overlap"));
   EXPECT_THAT(Verify(shifted, false), IsFault("where block"));
 }
 
 TEST(VerifierInSharedMemory, RefusesStagedSchedulesThatCannotGoInRounds) {
   const auto staged = [](std::vector<std::vector<Step>> steps) {
-    Schedules all = World(Collective::kAllReduce, 2, 2, std::move(steps));
+    Schedules all = SharedWorld(Collective::kAllReduce, 2, 2, std::move(steps));
     for (Schedule& schedule : all) schedule.algorithm = Algorithm::kStaged;
     return all;
   };
@@ -342,7 +331,7 @@ TEST(VerifierInSharedMemory, RefusesWhatIsTakenFromAStageBeforeItIsThere) {
 
 TEST(VerifierInSharedMemory, RefusesMemoryThatAnotherRankDoesNotHave) {
   const auto fault = [](Collective collective, int blocks, Step step) {
-    return Verify(World(collective, blocks, 0, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
+    return Verify(SharedWorld(collective, blocks, 0, {{Barrier(), step, Barrier()}, {Barrier(), Barrier()}}), false);
   };
   EXPECT_THAT(fault(Collective::kBroadcast, 1, Copy(Of(1, Input(0)), Output(0))),
               IsFault("uses rank 1's input[0], which is there on the root alone"));
@@ -355,9 +344,7 @@ TEST(VerifierInSharedMemory, RefusesMemoryThatAnotherRankDoesNotHave) {
 }
 
 TEST(VerifierInSharedMemory, KeepsItsStepsOutOfOtherSchedules) {
-  const auto fault = [](Step step) {
-    return Verify(schedule_testing::World(Collective::kAllReduce, 1, 2, {{step}, {step}}), false);
-  };
+  const auto fault = [](Step step) { return Verify(World(Collective::kAllReduce, 1, 2, {{step}, {step}}), false); };
   EXPECT_THAT(fault(Barrier()), IsFault("is a barrier, in a schedule of messages"));
   EXPECT_THAT(fault(Share(Input(0), Scratch(0, 0, 2))), IsFault("is a barrier, in a schedule"));
   EXPECT_THAT(fault(Copy(Of(1, Input(0)), Output(0))), IsFault("touches another rank's memory"));
@@ -365,11 +352,11 @@ TEST(VerifierInSharedMemory, KeepsItsStepsOutOfOtherSchedules) {
 }
 
 TEST(VerifierInSharedMemory, RefusesABarrierWithoutItsStep) {
-  Schedules all = World(Collective::kBarrier, 0, 0, {{}, {}, {}});
+  Schedules all = SharedWorld(Collective::kBarrier, 0, 0, {{}, {}, {}});
   EXPECT_THAT(Verify(all, false), IsFault("rank 0 may leave the barrier before rank 1 has entered it"));
   for (Schedule& schedule : all) schedule.steps.push_back(Barrier());
   LOCKSTEP_EXPECT_OK(Verify(all, false));
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::schedule_testing

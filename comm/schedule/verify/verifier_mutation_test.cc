@@ -15,17 +15,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::schedule_testing {
 namespace {
 
-using schedule_testing::Copy;
-using schedule_testing::Drop;
-using schedule_testing::Input;
-using schedule_testing::IsFault;
-using schedule_testing::Output;
-using schedule_testing::Scratch;
-using schedule_testing::Send;
-using schedule_testing::World;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -241,4 +233,4 @@ TEST(Verifier, RefusesSchedulesThatDoNotBelongTogether) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::schedule_testing
