@@ -323,7 +323,7 @@ class Reducer {
   absl::StatusOr<absl::optional<uint32_t>> Prepare(absl::string_view call, const BackwardOptions& options, bool joined)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status BeginCaptured(const BackwardOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
-  // What a failed step must leave as it was, is as it was, and no peer writes it any more. REQUIRES  nothing of the step is under way
+  // After a failure: puts back what the step must not change, where no peer writes. REQUIRES  nothing of the step is under way
   absl::Status Restore(const Flight& flight);
   absl::Status EndCaptured(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether a synchronised backward was begun that EndBackward has not completed.

@@ -114,7 +114,7 @@ absl::Status Reducer::Finish(Flight& flight, bool joined) {
 absl::Status Reducer::Restore(const Flight& flight) {
   absl::Status restored;
   if (!communicator_->status().ok() && &flight == flight_ && accelerator_.kernels == nullptr) {
-    // A peer that was stopped writes when it goes on, also over what was put back before.
+    // A stopped peer may write its results when it wakes, also over what was put back before.
     restored = memory_->Detach();
     for (const auto& bucket : flight.buckets) {
       if (bucket->written == Bucket::Written::kFlat) bucket->PutBack();

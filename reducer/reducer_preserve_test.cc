@@ -43,7 +43,7 @@ class Cut : public NotingCommunicator {
         request, stream, std::move(before),
         [this, ends, done = std::move(done)](const absl::Status& status) mutable { done(ends ? End() : status); });
   }
-  // Memory that a peer maps, too: WriteLate is what it does to it when it goes on after all others have given up.
+  // Memory that a peer maps as well. WriteLate writes what the peer would write if it woke after the others had given up.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
     LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(bytes));
     LOCKSTEP_ASSIGN_OR_RETURN(of_peer_, SharedMemory::Attach(memory.TakeDescriptor(), bytes));

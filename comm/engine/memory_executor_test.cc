@@ -345,7 +345,7 @@ TEST_F(MemoryExecutorTest, WhatALatePeerReadsOfAFailedRanksMemoryIsNoResult) {
   std::fill_n(data(1), kCount, 100.0f);
   DriveToTheEnd();
   EXPECT_EQ(jobs_[0].ends + jobs_[2].ends, 0);
-  // If it ends, both hear of it.
+  // Both learn when it ends.
   ranks_[1] = nullptr;
   transports_[1] = nullptr;
   for (int rank : {0, 2}) {

@@ -12,8 +12,8 @@
 // Two slots suffice. A writer overwrites its slot of barrier k when it enters k + 2. It has then read the slot of k + 1 from
 // every rank, and a rank writes that only after it has read all slots of k. So nobody still reads the slot of k.
 //
-// A rank that fails takes its slots back (Withdraw), before its memory changes. Who passed a barrier by a peer's slot that was read before,
-// looks again once all have come: where one that came later read the changed memory, the slot has gone.
+// A rank that fails takes its slots back (Withdraw) before its memory changes. A rank that has read all slots of a barrier checks that they
+// are still there: one that it read first may be gone, and a peer that came later may have read memory that changed in between.
 //
 // Ordering. The sequence number is stored last, with release: whoever loads it, with acquire, sees the slot and all that its
 // writer did before. In the other direction: a reader's slot of k + 1 is released after it read the slot of k, and acquired
