@@ -1,6 +1,8 @@
 // Every mode fails in every way, with and without preserve_gradients. The state that StateOf returns for each gradient is compared with the
 // gradient's contents.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -15,7 +17,6 @@
 #include "reducer/reducer_testing.h"
 #include "tests/gate.h"
 #include "tests/noting_communicator.h"
-#include "transport/shm/shared_memory.h"
 
 namespace lockstep::testing {
 namespace {
@@ -45,18 +46,25 @@ class Cut : public NotingCommunicator {
   }
   // Memory that a peer maps as well. WriteLate writes what the peer would write if it woke after the others had given up.
   absl::StatusOr<std::unique_ptr<SymmetricBuffer>> Allocate(size_t bytes) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(bytes));
-    LOCKSTEP_ASSIGN_OR_RETURN(of_peer_, SharedMemory::Attach(memory.TakeDescriptor(), bytes));
-    char* const data = memory.data();
-    return std::make_unique<SymmetricBuffer>(data, bytes, /*shared=*/true, [memory = std::move(memory)] {});
+    char* const data = static_cast<char*>(
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0));
+    // Of an old size of zero, mremap makes a second mapping of the same pages.
+    of_peer_ = data == MAP_FAILED ? MAP_FAILED : mremap(data, 0, bytes, MREMAP_MAYMOVE);
+    if (of_peer_ == MAP_FAILED) return absl::ResourceExhaustedError("no memory for two mappings");
+    bytes_ = bytes;
+    return std::make_unique<SymmetricBuffer>(data, bytes, /*shared=*/true, [data, bytes] { munmap(data, bytes); });
   }
   void WriteLate() {
-    if (of_peer_.data() != nullptr) std::memset(of_peer_.data(), 0x77, of_peer_.bytes());
+    if (bytes_ != 0) std::memset(of_peer_, 0x77, bytes_);
+  }
+  ~Cut() override {
+    if (bytes_ != 0) munmap(of_peer_, bytes_);
   }
   int left = 0;
 
  private:
-  SharedMemory of_peer_;
+  void* of_peer_ = nullptr;
+  size_t bytes_ = 0;
   bool Counts(const CollectiveRequest& request) { return request.by_holder && --left == 0; }
   absl::Status End() {
     Abort("cut");
